@@ -1,0 +1,60 @@
+# Needs Python 3.10 or newer and make; everything else goes into .venv.
+#   make demo        train a masked policy on Taxi (checkpoint and curve in a new folder of runs/)
+#   make test        tests and doctests; those of PettingZoo and Jumanji are skipped
+#   make test-all    the same with both installed, as CI runs it
+#   make lint types  ruff, mypy
+# ARGS go to the script or to pytest: make test ARGS="-k clip", make demo ARGS=--help
+
+PYTHON ?= python3
+WORKERS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+
+# Several processes with several threads each are many times slower than with one thread each.
+export OMP_NUM_THREADS = 1
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+extras_demo := examples
+extras_test := dev,examples
+extras_all := dev,examples,pettingzoo,jumanji
+
+# The installs that each one contains.
+covers_demo := demo
+covers_test := demo test
+covers_all := demo test all
+
+.PHONY: demo test test-all install-all lint types format dist clean
+
+demo: $(VENV)/.demo
+	$(BIN)/python examples/train.py --out runs/$$(date +%Y%m%d-%H%M%S) $(ARGS)
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+test-all: install-all
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+install-all: $(VENV)/.all
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+format: $(VENV)/.test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+dist: $(VENV)/.test
+	$(BIN)/python -m build
+
+clean:
+	rm -rf $(VENV) dist
+
+# One stamp per install: a second call is fast, a changed pyproject.toml or pin installs again.
+$(VENV)/.%: pyproject.toml constraints.txt
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[$(extras_$*)]'
+	touch $(addprefix $(VENV)/.,$(covers_$*))

@@ -1,0 +1,1 @@
+"""TensorDict-native policy heads and PPO losses for hard action spaces."""

@@ -1,0 +1,105 @@
+"""One error style: ``<key>: expected <...>, got <...>; <what to do>``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdheads.keys import NestedKey
+
+MAX_ROWS = 5
+
+
+def eager() -> bool:
+    """Whether a check may look at values: not while compiling, exporting or inside ``torch.vmap``.
+
+    Example:
+        >>> eager()
+        True
+    """
+    if torch.compiler.is_compiling():
+        return False
+    # torch has no public way to ask whether a functorch transform (vmap, grad) is running
+    return torch._C._functorch.maybe_current_level() is None
+
+
+def show(key: Any) -> str:
+    """Return ``key`` as the user would write it."""
+    return repr(key)
+
+
+def shape_error(key: NestedKey, expected: Any, got: Tensor | torch.Size, todo: str) -> ValueError:
+    """Build the error for a tensor of the wrong shape.
+
+    Example:
+        >>> print(shape_error("action_mask", [4, 6], torch.Size([6]), "give one row per sample"))
+        'action_mask': expected shape [4, 6], got [6]; give one row per sample
+    """
+    shape = got.shape if isinstance(got, Tensor) else got
+    expected = list(expected) if isinstance(expected, (tuple, torch.Size)) else expected
+    return ValueError(f"{show(key)}: expected shape {expected}, got {list(shape)}; {todo}")
+
+
+def rows_where(bad: Tensor) -> str:
+    """Describe the rows in which ``bad`` (``[*B]``) holds.
+
+    Example:
+        >>> rows_where(torch.tensor([False, True, True]))
+        'rows 1, 2 (2 of 3)'
+    """
+    index = bad.nonzero()
+    if bad.ndim == 0:
+        return "the only row"
+    rows = [r[0] if len(r) == 1 else tuple(r) for r in index[:MAX_ROWS].tolist()]
+    more = ", ..." if len(index) > MAX_ROWS else ""
+    noun = "row" if len(index) == 1 else "rows"
+    return f"{noun} {', '.join(map(str, rows))}{more} ({len(index)} of {bad.numel()})"
+
+
+def missing(key: NestedKey, td: TensorDictBase, todo: str) -> KeyError:
+    """Build the error for an entry that is not in the tensordict."""
+    found = sorted(map(show, td.keys(include_nested=True, leaves_only=True)))
+    return KeyError(f"{show(key)}: not in the tensordict, which holds {', '.join(found)}; {todo}")
+
+
+def require(td: TensorDictBase, key: NestedKey, todo: str) -> Tensor:
+    """Read ``key``; a missing entry is an error that lists what is there and says ``todo``.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> require(TensorDict({"action": torch.zeros(3)}), "action", "run the actor first").shape
+        torch.Size([3])
+    """
+    value = td.get(key, None)
+    if value is None:
+        raise missing(key, td, todo)
+    return value
+
+
+def check_options(name: str, value: Any, options: Iterable[Any]) -> None:
+    """Refuse a keyword that is not one of ``options``.
+
+    Example:
+        >>> check_options("on_empty", "error", ("error", "neutral"))
+    """
+    options = tuple(options)
+    if value not in options:
+        raise ValueError(f"{name}: expected one of {options}, got {value!r}")
+
+
+def check_finite(x: Tensor, key: NestedKey, todo: str) -> None:
+    """Refuse ``nan`` in ``x`` (``[*B, ...]``), naming the key and the rows.
+
+    Example:
+        >>> check_finite(torch.zeros(3, 2), "action_loc", "look at the network")
+    """
+    # a sum is nan as soon as one term is: one reduction, no bool tensor, in the usual good case
+    if x.numel() and torch.isnan(x.detach().sum()):
+        bad = torch.isnan(x)
+        bad = bad.flatten(1).any(-1) if bad.ndim > 1 else bad
+        if bad.any():
+            raise ValueError(f"{show(key)}: nan in {rows_where(bad)}; {todo}")
