@@ -1,0 +1,12 @@
+"""Distributions of action leaves, and their joint distribution."""
+
+from tdheads.distributions.action import ActionDistribution as ActionDistribution
+from tdheads.distributions.independent import IndependentLeaf as IndependentLeaf
+from tdheads.distributions.masked_categorical import MaskedCategorical as MaskedCategorical
+from tdheads.distributions.masked_multi_categorical import (
+    MaskedJointCategorical as MaskedJointCategorical,
+)
+from tdheads.distributions.masked_multi_categorical import (
+    MaskedMultiCategorical as MaskedMultiCategorical,
+)
+from tdheads.distributions.tanh_normal import TanhNormal as TanhNormal

@@ -1,0 +1,234 @@
+"""Categorical distribution over the legal choices of a mask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints, register_kl
+
+from tdheads.checks import check_finite, check_options, eager, rows_where, shape_error, show
+from tdheads.keys import Names
+
+
+class MaskedCategorical(Distribution):
+    r"""Categorical distribution in which only the choices allowed by ``mask`` have probability.
+
+    .. math:: p_i = m_i e^{z_i} / \sum_j m_j e^{z_j}
+
+    An illegal choice has probability exactly 0, log-prob ``-inf`` and exactly zero gradient; no
+    finite number stands in for it. half and bfloat16 logits are computed in float32.
+
+    Args:
+        logits: unnormalised log-probabilities, shape ``[*B, n]``.
+        mask: legal choices, shape ``[*B, n]``, bool or 0/1 numbers; ``None`` allows all.
+        probs: instead of ``logits``: non-negative weights, shape ``[*B, n]``.
+        on_empty: a row without a legal choice is an ``"error"``, or ``"neutral"``: it takes choice
+            0 with log-prob 0, entropy 0, KL 0 and gradient 0.
+        names: the keys that errors speak of.
+        validate_args: whether to look at values (a host synchronisation). Independent of torch's
+            global flag; off while compiling.
+
+    Raises:
+        ValueError: for a mask of another shape than the logits or with other values than 0 and 1,
+            for ``nan`` logits and, with ``on_empty="error"``, for a row without a legal choice.
+
+    Source: Huang and Ontañón, "A Closer Look at Invalid Action Masking in Policy Gradient
+    Algorithms", https://arxiv.org/abs/2006.14171.
+
+    Example:
+        >>> dist = MaskedCategorical(torch.zeros(1, 3), torch.tensor([[True, False, True]]))
+        >>> dist.probs
+        tensor([[0.5000, 0.0000, 0.5000]])
+        >>> dist.log_prob(torch.tensor([1]))
+        tensor([-inf])
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    has_enumerate_support = True
+
+    def __init__(
+        self,
+        logits: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        probs: Tensor | None = None,
+        on_empty: str = "error",
+        names: Names = Names(),
+        validate_args: bool | None = None,
+    ) -> None:
+        if (logits is None) == (probs is None):
+            raise ValueError(f"{show(names.params)}: give either logits or probs")
+        check_options("on_empty", on_empty, ("error", "neutral"))
+        scores = probs if logits is None else logits
+        assert scores is not None
+        checks = validate_args is not False and eager()
+        mask = as_bool_mask(mask, scores.shape, names, checks)
+        if checks:
+            check_finite(scores, names.params, "look at the network that wrote it")
+        scores = upcast(scores)
+        if logits is None:
+            scores = _log_of(scores)
+        self.empty = None if mask is None or on_empty == "error" else ~mask.any(-1)
+        self.logits = _legal_log_probs(scores, mask, self.empty)
+        self.validates = checks
+        self._names = names
+        if checks:
+            self._check_rows(mask)
+        super().__init__(scores.shape[:-1], validate_args=False)
+
+    def _check_rows(self, mask: Tensor | None) -> None:
+        # log_softmax of a row is nan throughout if the row is empty or holds nan or +inf
+        bad = self.logits[..., 0].isnan()
+        if not bad.any():
+            return
+        if mask is not None and (empty := ~mask.any(-1)).any() and self.empty is None:
+            raise ValueError(
+                f"{show(self._names.mask)}: no legal choice in {rows_where(empty)}; allow one in"
+                " each row, or build the head with on_empty='neutral' if such rows are normal"
+            )
+        raise ValueError(
+            f"{show(self._names.params)}: no finite distribution in {rows_where(bad)}; a row needs"
+            " a finite logit on a legal choice and no +inf"
+        )
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> MaskedCategorical:
+        """Return a view of the distribution with a larger batch shape."""
+        batch_shape = torch.Size(batch_shape)
+        new = type(self).__new__(type(self)) if _instance is None else _instance
+        new.logits = self.logits.expand(*batch_shape, self.num_events)
+        new.empty = None if self.empty is None else self.empty.expand(batch_shape)
+        new.validates, new._names = self.validates, self._names
+        Distribution.__init__(new, batch_shape, validate_args=False)
+        return new
+
+    @property
+    def num_events(self) -> int:
+        """Number of choices ``n``, legal or not."""
+        return self.logits.shape[-1]
+
+    @property
+    def probs(self) -> Tensor:
+        """Probabilities ``[*B, n]``, exactly 0 where illegal."""
+        return self.logits.exp()
+
+    @property
+    def mask(self) -> Tensor:
+        """Choices that have probability, ``[*B, n]``."""
+        return self.logits != -torch.inf
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """The integers 0 to n - 1."""
+        return constraints.integer_interval(0, self.num_events - 1)
+
+    @property
+    def mode(self) -> Tensor:
+        """Most probable legal choice, the first one on ties, ``[*B]``."""
+        return self.logits.argmax(-1)
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The mode: what acting without exploration takes."""
+        return self.mode
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        """Draw choices, ``[*sample_shape, *B]`` int64, by the Gumbel-max rule."""
+        shape = torch.Size(sample_shape) + self.logits.shape
+        with torch.no_grad():
+            noise = torch.empty(shape, dtype=self.logits.dtype, device=self.logits.device)
+            scores = self.logits - noise.exponential_().log()
+            # an exponential of 0 would give -inf + inf = nan, which argmax prefers
+            scores = scores.masked_fill(self.logits == -torch.inf, -torch.inf)
+            return scores.argmax(-1)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-probability of ``value`` (``[*S, *B]``, any integer dtype); illegal: ``-inf``."""
+        check_value_shape(value, self.batch_shape, self._names)
+        if self.validates:
+            check_range(value, self.num_events, self._names)
+        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
+        index = value.long().expand(shape).unsqueeze(-1)
+        return self.logits.expand(*shape, self.num_events).gather(-1, index).squeeze(-1)
+
+    def entropy(self) -> Tensor:
+        """Entropy over the legal choices in nats, ``[*B]``."""
+        return -(self.probs * _finite(self.logits)).sum(-1)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All choices, legal or not, ``[n, *B]`` (``[n, 1, ...]`` with ``expand=False``)."""
+        values = torch.arange(self.num_events, device=self.logits.device)
+        values = values.view(-1, *[1] * len(self.batch_shape))
+        return values.expand(-1, *self.batch_shape) if expand else values
+
+
+def upcast(x: Tensor) -> Tensor:
+    """Return half and bfloat16 (and integer) input as float32, so that ratios are right."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+def as_bool_mask(
+    mask: Tensor | None, shape: torch.Size, names: Names, checks: bool
+) -> Tensor | None:
+    """Return the mask as bool after checking its shape (always) and its values (``checks``)."""
+    if mask is None:
+        return None
+    if mask.shape != shape:
+        todo = "one entry per row and choice; nothing is broadcast"
+        raise shape_error(names.mask, shape, mask, todo)
+    if mask.dtype == torch.bool:
+        return mask
+    if checks and not ((mask == 0) | (mask == 1)).all():
+        raise ValueError(
+            f"{show(names.mask)}: expected 1 where a choice is legal and 0 elsewhere, got other"
+            " values; an additive mask (0 and -inf) has to be turned into `mask == 0`"
+        )
+    return mask.bool()
+
+
+def check_value_shape(value: Tensor, shape: torch.Size, names: Names) -> None:
+    """Refuse a value whose trailing dims are not ``shape``: nothing is broadcast into a batch."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{show(names.value)}: expected a tensor of actions, got {value!r}")
+    if value.shape[value.ndim - len(shape) :] != shape:
+        todo = "an action has one entry per row, and no stray dim of size 1"
+        raise shape_error(names.value, f"[..., {str(list(shape))[1:-1]}]", value, todo)
+
+
+def check_range(value: Tensor, n: int, names: Names) -> None:
+    """Refuse a choice outside ``0 .. n - 1``."""
+    bad = (value < 0) | (value >= n)
+    if bad.any():
+        first = value[bad][0].item()
+        raise ValueError(
+            f"{show(names.value)}: choice {first} in {rows_where(bad)} is not one of 0 to {n - 1}"
+        )
+
+
+def _log_of(probs: Tensor) -> Tensor:
+    # log(0) has gradient inf, and inf * 0 is nan further up: zeros are set apart before the log
+    zero = probs == 0
+    return probs.masked_fill(zero, 1).log().masked_fill(zero, -torch.inf)
+
+
+def _legal_log_probs(logits: Tensor, mask: Tensor | None, empty: Tensor | None) -> Tensor:
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -torch.inf)
+    if empty is not None:
+        only_first = torch.full_like(logits[..., :1].detach(), 0).expand_as(logits)
+        rest = torch.arange(logits.shape[-1], device=logits.device) > 0
+        only_first = only_first.masked_fill(rest, -torch.inf)
+        logits = torch.where(empty.unsqueeze(-1), only_first, logits)
+    return logits.log_softmax(-1)
+
+
+def _finite(log_probs: Tensor) -> Tensor:
+    # -inf only ever meets probability 0; 0 * -inf would be nan in value and in gradient
+    return log_probs.masked_fill(log_probs == -torch.inf, 0)
+
+
+@register_kl(MaskedCategorical, MaskedCategorical)
+def _kl_masked_categorical(p: MaskedCategorical, q: MaskedCategorical) -> Tensor:
+    gap = (p.logits - q.logits).masked_fill(p.logits == -torch.inf, 0)
+    return (p.probs * gap).sum(-1)

@@ -1,0 +1,222 @@
+"""Normal distribution squashed into bounds by tanh."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Normal, constraints, register_kl
+
+from tdheads.checks import check_finite, eager, rows_where, show
+from tdheads.distributions.masked_categorical import check_value_shape, upcast
+from tdheads.keys import Names
+
+# Weights of the convergence acceleration of an alternating series (Cohen, Rodriguez Villegas and
+# Zagier 2000, algorithm 1): with N terms the error shrinks as 5.8 ** -N.
+_SERIES_TERMS = 8
+
+
+def _alternating_weights(n: int) -> list[float]:
+    d = (3 + math.sqrt(8)) ** n
+    d = (d + 1 / d) / 2
+    b, c, weights = -1.0, -d, []
+    for k in range(n):
+        c = b - c
+        weights.append(c / d)
+        b = (k + n) * (k - n) * b / ((k + 0.5) * (k + 1))
+    return weights
+
+
+_SERIES_WEIGHTS = _alternating_weights(_SERIES_TERMS)
+
+
+class TanhNormal(Distribution):
+    r"""Normal distribution squashed into ``[low, high]``.
+
+    .. math:: a = m + h \tanh x, \quad x \sim N(\mu, \sigma^2), \quad
+              \log p(a) = \log N(x; \mu, \sigma^2) - \log h - \log(1 - \tanh^2 x)
+
+    with the middle :math:`m = (low + high) / 2` and half width :math:`h = (high - low) / 2`: a loc
+    of 0 is the middle of the bounds also when they are asymmetric.
+
+    The log-prob is that of the action *as written*: it is computed from the action alone, which may
+    have been rounded, so the same action has the same log-prob when it is collected and when it is
+    trained on. An action that was rounded onto a bound is scored one rounding step inside it. Where
+    ``low == high`` the action is that value and contributes 0.
+
+    Args:
+        loc, scale: of the latent normal, shape ``[*B]``.
+        low, high: finite bounds, broadcastable to ``[*B]``.
+        names, validate_args: as in :class:`~tdheads.distributions.MaskedCategorical`.
+
+    Raises:
+        ValueError: for ``nan`` parameters, and by ``log_prob`` for an action outside the bounds.
+
+    Source: Haarnoja et al., "Soft Actor-Critic", appendix C, https://arxiv.org/abs/1801.01290.
+
+    Example:
+        >>> dist = TanhNormal(torch.zeros(1), torch.ones(1), low=0.0, high=10.0)
+        >>> dist.deterministic_sample
+        tensor([5.])
+        >>> dist.log_prob(torch.tensor([10.0])).isfinite()
+        tensor([True])
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    has_rsample = True
+
+    def __init__(
+        self,
+        loc: Tensor,
+        scale: Tensor | float,
+        low: float | Tensor = -1.0,
+        high: float | Tensor = 1.0,
+        *,
+        names: Names = Names(),
+        validate_args: bool | None = None,
+    ) -> None:
+        self.validates = validate_args is not False and eager()
+        self._names = names
+        scale = torch.as_tensor(scale, dtype=loc.dtype, device=loc.device)
+        if self.validates:
+            check_finite(loc, names.params, "look at the network that wrote it")
+            check_finite(scale, names.params, "look at the network that wrote the scale")
+        loc, scale = torch.broadcast_tensors(upcast(loc), upcast(scale))
+        self.base_dist = Normal(loc, scale, validate_args=False)
+        self.low = torch.as_tensor(low, dtype=loc.dtype, device=loc.device)
+        self.high = torch.as_tensor(high, dtype=loc.dtype, device=loc.device)
+        super().__init__(loc.shape, validate_args=False)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> TanhNormal:
+        """Return a view of the distribution with a larger batch shape."""
+        new = type(self).__new__(type(self)) if _instance is None else _instance
+        new.validates, new._names, new.low, new.high = (
+            self.validates,
+            self._names,
+            self.low,
+            self.high,
+        )
+        new.base_dist = self.base_dist.expand(batch_shape)
+        Distribution.__init__(new, torch.Size(batch_shape), validate_args=False)
+        return new
+
+    @property
+    def loc(self) -> Tensor:
+        """Mean of the latent normal, ``[*B]``."""
+        return self.base_dist.loc
+
+    @property
+    def scale(self) -> Tensor:
+        """Standard deviation of the latent normal, ``[*B]``."""
+        return self.base_dist.scale
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """The closed interval between the bounds."""
+        return constraints.interval(self.low, self.high)
+
+    @property
+    def _middle(self) -> Tensor:
+        return (self.low + self.high) / 2
+
+    @property
+    def _half(self) -> Tensor:
+        return (self.high - self.low) / 2
+
+    def _squash(self, latent: Tensor) -> Tensor:
+        # rounding may carry middle + half past a bound
+        return torch.clamp(self._middle + self._half * latent.tanh(), self.low, self.high)
+
+    @property
+    def mode(self) -> Tensor:
+        """The latent mode, squashed: it is the *median* of the action, ``[*B]``.
+
+        The density of a wide squashed normal peaks at the bounds: no action to act with.
+        """
+        return self._squash(self.loc)
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The squashed loc, ``[*B]``."""
+        return self.mode
+
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        """Draw with a gradient to loc and scale, ``[*sample_shape, *B]``."""
+        return self._squash(self.base_dist.rsample(torch.Size(sample_shape)))
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        """Draw without a gradient, ``[*sample_shape, *B]``."""
+        with torch.no_grad():
+            return self.rsample(sample_shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density of the written action ``value`` (``[*S, *B]``)."""
+        check_value_shape(value, self.batch_shape, self._names)
+        written = value.to(self.loc.dtype)
+        if self.validates:
+            self._check_bounds(value)
+        fixed = self._half == 0
+        half = self._half.masked_fill(fixed, 1)
+        # one rounding step of the written dtype, relative to the half width, off the bound
+        reach = torch.maximum(self.low.abs(), self.high.abs()) / half
+        edge = 1 - (torch.finfo(value.dtype).eps * reach.clamp_min(1)).clamp_max(0.5)
+        y = ((written - self._middle) / half).clamp(-edge, edge)
+        latent = (y.log1p() - (-y).log1p()) / 2
+        log_prob = self.base_dist.log_prob(latent) - ((1 - y) * (1 + y) * half).log()
+        return log_prob.masked_fill(fixed, 0)
+
+    def _check_bounds(self, value: Tensor) -> None:
+        # a bound is rounded as the written action was: bfloat16 has no 0.3
+        bad = (value < self.low.to(value.dtype)) | (value > self.high.to(value.dtype))
+        if bad.any():
+            event = max(self.low.ndim, self.high.ndim)
+            rows = bad.flatten(-event).any(-1) if 0 < event < bad.ndim else bad
+            raise ValueError(
+                f"{show(self._names.value)}: {value[bad][0].item():g} in {rows_where(rows)} is"
+                f" outside of [{self.low.min().item():g}, {self.high.max().item():g}]; write the"
+                " action that the environment took, or widen the bounds"
+            )
+
+    def entropy(self) -> Tensor:
+        r"""Differential entropy in nats, ``[*B]``, without sampling.
+
+        :math:`H = H(x) + \log h + E \log(1 - \tanh^2 x)`. The last term is
+        :math:`2 \log 2 - 2 E|x| - 2 E \log(1 + e^{-2|x|})`, the logarithm as an alternating series
+        of :math:`E e^{-2k|x|}`, accelerated: the error is below 1e-6 for every loc and scale.
+        """
+        fixed = self._half == 0
+        half = self._half.masked_fill(fixed, 1)
+        entropy = self.base_dist.entropy() + half.log() + _mean_log_slope(self.loc, self.scale)
+        return entropy.masked_fill(fixed, 0)
+
+
+def _mean_log_slope(loc: Tensor, scale: Tensor) -> Tensor:
+    """E log(1 - tanh(x)^2) for x ~ N(loc, scale^2)."""
+    z = loc / scale
+    mean_abs = scale * math.sqrt(2 / math.pi) * torch.exp(-z * z / 2)
+    mean_abs = mean_abs + loc * torch.erf(z / math.sqrt(2))
+    rate = 2 * torch.arange(1, _SERIES_TERMS + 1, dtype=loc.dtype, device=loc.device)
+    weight = loc.new_tensor(_SERIES_WEIGHTS) * 2 / rate
+    a = rate * scale.unsqueeze(-1)
+    z = z.unsqueeze(-1)
+    series = ((_one_sided(a, z) + _one_sided(a, -z)) * weight).sum(-1)
+    return 2 * math.log(2) - 2 * mean_abs - 2 * series
+
+
+def _one_sided(a: Tensor, z: Tensor) -> Tensor:
+    """E exp(-a y) over y > 0, y ~ N(z, 1): in the form that neither overflows nor cancels."""
+    beyond = (a - z) / math.sqrt(2)
+    far = torch.exp(-z * z / 2) * torch.special.erfcx(beyond.clamp_min(0)) / 2
+    near = torch.exp((a * (a / 2 - z)).clamp_max(0)) * torch.special.ndtr(z - a)
+    return torch.where(beyond > 0, far, near)
+
+
+@register_kl(TanhNormal, TanhNormal)
+def _kl_tanh_normal(p: TanhNormal, q: TanhNormal) -> Tensor:
+    # KL does not change under a bijection that both sides share
+    if eager() and not (torch.equal(p.low, q.low) and torch.equal(p.high, q.high)):
+        raise ValueError("KL of two TanhNormal: expected the same bounds on both sides")
+    kl = torch.distributions.kl_divergence(p.base_dist, q.base_dist)
+    return kl.masked_fill(p._half == 0, 0)
