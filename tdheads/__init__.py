@@ -5,3 +5,13 @@ from tdheads.distributions import MaskedCategorical as MaskedCategorical
 from tdheads.distributions import MaskedJointCategorical as MaskedJointCategorical
 from tdheads.distributions import MaskedMultiCategorical as MaskedMultiCategorical
 from tdheads.distributions import TanhNormal as TanhNormal
+from tdheads.heads import CategoricalHead as CategoricalHead
+from tdheads.heads import CompositeHead as CompositeHead
+from tdheads.heads import Head as Head
+from tdheads.heads import LeafHead as LeafHead
+from tdheads.heads import MultiCategoricalHead as MultiCategoricalHead
+from tdheads.heads import NormalHead as NormalHead
+from tdheads.heads import TanhNormalHead as TanhNormalHead
+from tdheads.heads import make_actor as make_actor
+from tdheads.heads import make_head as make_head
+from tdheads.heads import register_head as register_head

@@ -1,0 +1,12 @@
+"""Policy heads: tensordict modules that draw actions."""
+
+from tdheads.heads.actor import make_actor as make_actor
+from tdheads.heads.base import Head as Head
+from tdheads.heads.base import LeafHead as LeafHead
+from tdheads.heads.categorical import CategoricalHead as CategoricalHead
+from tdheads.heads.composite import CompositeHead as CompositeHead
+from tdheads.heads.multi_categorical import MultiCategoricalHead as MultiCategoricalHead
+from tdheads.heads.normal import NormalHead as NormalHead
+from tdheads.heads.normal import TanhNormalHead as TanhNormalHead
+from tdheads.heads.specs import make_head as make_head
+from tdheads.heads.specs import register_head as register_head

@@ -1,0 +1,50 @@
+"""A backbone, a projection and a head as one actor."""
+
+from __future__ import annotations
+
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModuleBase
+
+from tdheads.heads.base import Head
+from tdheads.keys import NestedKey, as_key
+
+
+def make_actor(
+    backbone: TensorDictModuleBase,
+    head: Head,
+    in_key: NestedKey = "hidden",
+    num_features: int = 64,
+    *,
+    gain: float = 0.01,
+) -> ProbabilisticTensorDictSequential:
+    """Return the actor ``backbone -> head.projection -> head``.
+
+    It runs wherever TorchRL takes a ``ProbabilisticActor``: collectors, losses, exploration types.
+
+    Args:
+        backbone: a module that writes ``in_key``, features ``[*B, num_features]``.
+        head: what draws the action.
+        in_key: key of the features.
+        num_features: width of the features.
+        gain: of the projection's orthogonal initialisation.
+
+    Raises:
+        ValueError: for a backbone that does not write ``in_key``.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tensordict.nn import TensorDictModule
+        >>> from tdheads import CategoricalHead
+        >>> net = TensorDictModule(torch.nn.Linear(4, 64), ["observation"], ["hidden"])
+        >>> actor = make_actor(net, CategoricalHead("action", n=3, mask=True))
+        >>> actor.in_keys
+        ['observation', 'action_mask']
+    """
+    in_key = as_key(in_key)
+    if in_key not in backbone.out_keys:
+        raise ValueError(
+            f"{in_key!r}: expected the backbone to write the features here, got out_keys="
+            f"{list(backbone.out_keys)}; name its output with in_key"
+        )
+    layer = head.projection(num_features, in_key, gain)
+    return ProbabilisticTensorDictSequential(backbone, layer, head)

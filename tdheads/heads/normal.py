@@ -1,0 +1,175 @@
+"""Heads for continuous actions: unbounded, and bounded by tanh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from tensordict.nn import mappings
+from torch import Tensor, nn
+from torch.distributions import Distribution, Normal
+
+from tdheads.checks import check_finite, eager
+from tdheads.distributions import IndependentLeaf, TanhNormal
+from tdheads.distributions.masked_categorical import upcast
+from tdheads.heads.base import LeafHead
+from tdheads.keys import NestedKey
+
+
+class LocScaleHead(LeafHead):
+    """Base of heads with a location and a scale per action dim.
+
+    The raw scale is mapped to a positive one as TorchRL's ``NormalParamExtractor`` does:
+    ``scale = max(mapping(raw), scale_lb)``.
+
+    Args:
+        action_key: the leaf key ``K``.
+        shape: shape of one action, ``()`` for a scalar.
+        loc, scale: keys of the parameters, if they are not ``K_loc`` and ``K_scale``.
+        scale_mapping: a name that :func:`tensordict.nn.mappings` knows; ``"none"`` if the network
+            already writes a positive scale. ``"biased_softplus_1.0"`` maps 0 to 1.
+        scale_lb: lower bound of the scale.
+        free_scale: learn one scale per action dim that does not depend on the state, as SB3 and
+            CleanRL do, instead of reading ``K_scale``.
+        leaf: ``dtype``, ``validate``, ``return_log_prob``, ``default_interaction_type``.
+    """
+
+    def __init__(
+        self,
+        action_key: NestedKey = "action",
+        shape: Sequence[int] = (1,),
+        *,
+        loc: NestedKey | None = None,
+        scale: NestedKey | None = None,
+        scale_mapping: str = "biased_softplus_1.0",
+        scale_lb: float = 1e-4,
+        free_scale: bool = False,
+        **leaf: Any,
+    ) -> None:
+        shape = torch.Size(shape)
+        if free_scale and scale is not None:
+            raise ValueError(f"{action_key!r}: free_scale=True reads no scale, got scale={scale!r}")
+        names = ["loc"] if free_scale else ["loc", "scale"]
+        super().__init__(
+            action_key,
+            dict.fromkeys(names, shape),
+            param_keys={"loc": loc, "scale": scale},
+            **leaf,
+        )
+        self.shape = shape
+        self.scale_lb = scale_lb
+        self.scale_mapping: Callable[[Tensor], Tensor] = mappings(scale_mapping)
+        self.raw_scale = nn.Parameter(torch.zeros(shape)) if free_scale else None
+
+    def _loc_scale(self, loc: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+        raw = self.raw_scale if scale is None else scale
+        assert raw is not None
+        if self.validate and eager():
+            todo = "look at the network that wrote it"
+            for name, value in {"loc": loc, "scale": scale}.items():
+                if value is not None:
+                    check_finite(value, self.param_keys[name], todo)
+        mapped = self.scale_mapping(upcast(raw)).clamp_min(self.scale_lb)
+        return upcast(loc), mapped.expand_as(loc)
+
+    def _close(self, dist: Distribution) -> IndependentLeaf:
+        return IndependentLeaf(dist, len(self.shape), validates=self.validate and eager())
+
+
+class NormalHead(LocScaleHead):
+    r"""An unbounded continuous action of shape ``[*B, *shape]``.
+
+    .. math:: \log p(a) = \sum_i \log N(a_i; \mu_i, \sigma_i^2)
+
+    Reads ``K_loc`` and the raw ``K_scale`` ``[*B, *shape]``; writes ``K`` and ``K_log_prob``
+    ``[*B]``. The event dims are always closed: the log-prob has one entry per row.
+
+    Args:
+        options: see :class:`LocScaleHead`.
+
+    Raises:
+        KeyError: for a missing parameter.
+        ValueError: for a wrong shape or ``nan``.
+
+    Source: the Gaussian policy of Schulman et al., https://arxiv.org/abs/1707.06347.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> head = NormalHead("action", shape=(2,))
+        >>> td = TensorDict(
+        ...     {"action_loc": torch.ones(4, 2), "action_scale": torch.zeros(4, 2)}, [4]
+        ... )
+        >>> head(td)["action_log_prob"].shape
+        torch.Size([4])
+    """
+
+    def distribution(
+        self, *, mask: Tensor | None = None, loc: Tensor, scale: Tensor | None = None
+    ) -> IndependentLeaf:
+        """Build the normal with closed event dims."""
+        return self._close(Normal(*self._loc_scale(loc, scale), validate_args=False))
+
+
+class TanhNormalHead(LocScaleHead):
+    r"""A bounded continuous action of shape ``[*B, *shape]``: a normal squashed by tanh.
+
+    .. math:: a = m + h \tanh x, \quad x_i \sim N(\mu_i, \sigma_i^2)
+
+    Reads ``K_loc`` and the raw ``K_scale`` ``[*B, *shape]``; writes ``K`` and ``K_log_prob``
+    ``[*B]``, the log-prob of the action as written. A loc of 0 is the middle of the bounds.
+
+    Args:
+        low, high: finite bounds, numbers or tensors that broadcast to ``shape``.
+        options: see :class:`LocScaleHead`.
+
+    Raises:
+        KeyError: for a missing parameter.
+        ValueError: for bounds that are not finite or out of order, a wrong shape, ``nan``, and an
+            action outside the bounds.
+
+    Source: see :class:`~tdheads.distributions.TanhNormal`.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> head = TanhNormalHead("action", low=0.0, high=10.0, shape=(1,))
+        >>> td = TensorDict(
+        ...     {"action_loc": torch.zeros(1, 1), "action_scale": torch.zeros(1, 1)}, [1]
+        ... )
+        >>> head(td)["action"]
+        tensor([[5.]])
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(
+        self,
+        action_key: NestedKey = "action",
+        low: float | Tensor = -1.0,
+        high: float | Tensor = 1.0,
+        shape: Sequence[int] = (1,),
+        **options: Any,
+    ) -> None:
+        super().__init__(action_key, shape, **options)
+        low, high = (torch.as_tensor(b, dtype=torch.get_default_dtype()) for b in (low, high))
+        if not (low.isfinite().all() and high.isfinite().all() and (low <= high).all()):
+            raise ValueError(
+                f"{action_key!r}: expected finite bounds with low <= high, got low={low.tolist()},"
+                f" high={high.tolist()}; an unbounded action needs a NormalHead"
+            )
+        self.register_buffer("low", low.expand(self.shape).clone(), persistent=False)
+        self.register_buffer("high", high.expand(self.shape).clone(), persistent=False)
+
+    def distribution(
+        self, *, mask: Tensor | None = None, loc: Tensor, scale: Tensor | None = None
+    ) -> IndependentLeaf:
+        """Build the squashed normal with closed event dims."""
+        dist = TanhNormal(
+            *self._loc_scale(loc, scale),
+            low=self.low,
+            high=self.high,
+            names=self.names,
+            validate_args=self.validate,
+        )
+        return self._close(dist)

@@ -1,0 +1,75 @@
+"""From features, or from one raw tensor, to the parameter keys of a head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from tensordict.nn import TensorDictModule
+from torch import Tensor, nn
+
+from tdheads.checks import shape_error
+from tdheads.keys import NestedKey
+
+
+class HasParams(Protocol):
+    """What is asked of a leaf: the shape and the key of each parameter."""
+
+    param_shapes: dict[str, torch.Size]
+    param_keys: dict[str, NestedKey]
+
+
+class SplitParams(nn.Module):
+    """Split ``[*B, num_params]`` into tensors ``[*B, *shape]``.
+
+    Example:
+        >>> loc, scale = SplitParams([torch.Size([2]), torch.Size([2])], "params")(
+        ...     torch.zeros(5, 4)
+        ... )
+        >>> loc.shape
+        torch.Size([5, 2])
+    """
+
+    def __init__(self, shapes: Sequence[torch.Size], in_key: NestedKey) -> None:
+        super().__init__()
+        self.shapes = tuple(shapes)
+        self.sizes = [shape.numel() for shape in shapes]
+        self.in_key = in_key
+
+    def forward(self, raw: Tensor) -> tuple[Tensor, ...]:
+        """Split the last dim."""
+        if raw.shape[-1] != sum(self.sizes):
+            todo = "the last dim of the network's output is head.num_params"
+            raise shape_error(self.in_key, f"[..., {sum(self.sizes)}]", raw, todo)
+        parts = raw.split(self.sizes, -1)
+        return tuple(
+            part if len(shape) == 1 else part.unflatten(-1, shape) if shape else part.squeeze(-1)
+            for part, shape in zip(parts, self.shapes, strict=True)
+        )
+
+
+def make_split(leaves: Sequence[HasParams], in_key: NestedKey) -> TensorDictModule:
+    """Return the module that splits the raw tensor at ``in_key`` into the leaves' parameters."""
+    split = _splitter(leaves, in_key)
+    return TensorDictModule(split, in_keys=[in_key], out_keys=_param_keys(leaves))
+
+
+def make_projection(
+    leaves: Sequence[HasParams], num_features: int, in_key: NestedKey, gain: float
+) -> TensorDictModule:
+    """Return the linear layer that writes the leaves' parameters from the features."""
+    split = _splitter(leaves, in_key)
+    linear = nn.Linear(num_features, sum(split.sizes))
+    nn.init.orthogonal_(linear.weight, gain)
+    nn.init.zeros_(linear.bias)
+    layer = nn.Sequential(linear, split)
+    return TensorDictModule(layer, in_keys=[in_key], out_keys=_param_keys(leaves))
+
+
+def _splitter(leaves: Sequence[HasParams], in_key: NestedKey) -> SplitParams:
+    return SplitParams([s for leaf in leaves for s in leaf.param_shapes.values()], in_key)
+
+
+def _param_keys(leaves: Sequence[HasParams]) -> list[NestedKey]:
+    return [key for leaf in leaves for key in leaf.param_keys.values()]

@@ -1,0 +1,274 @@
+"""From TorchRL's specs to a head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torchrl.data import (
+    Bounded,
+    Categorical,
+    Composite,
+    MultiCategorical,
+    TensorSpec,
+    Unbounded,
+)
+
+from tdheads.checks import show
+from tdheads.heads.base import Head, LeafHead
+from tdheads.heads.categorical import CategoricalHead
+from tdheads.heads.composite import CompositeHead
+from tdheads.heads.multi_categorical import MultiCategoricalHead
+from tdheads.heads.normal import NormalHead, TanhNormalHead
+from tdheads.keys import MASK, NestedKey, as_key, as_path, suffixed
+
+Factory = Callable[..., LeafHead]
+F = TypeVar("F", bound=Factory)
+
+_FACTORIES: dict[type[TensorSpec], Factory] = {}
+
+# What real environments call the mask of an action, next to `K_mask`.
+MASK_NAMES = ("action_mask", "avail_actions", "available_actions", "legal_actions")
+# A name that also means other things (PettingZoo: who acts): taken only where the shape fits.
+WEAK = ("mask",)
+
+CONTINUOUS = ("validate", "scale_mapping", "scale_lb", "free_scale")
+
+
+def register_head(spec_class: type[TensorSpec]) -> Callable[[F], F]:
+    """Decorate a factory ``(action_key, spec, *, mask, **options) -> head`` for a spec class.
+
+    ``spec`` has no batch dims. ``options`` holds :func:`make_head`'s keywords (``on_empty``,
+    ``validate``, ...), and what ``leaf_options`` gives for the leaf; take what the head needs. A
+    later registration replaces an earlier one; a spec takes the entry of its closest base class.
+
+    Example:
+        >>> from torchrl.data import NonTensor
+        >>> from tdheads import CategoricalHead
+        >>> @register_head(NonTensor)
+        ... def first_ten(action_key, spec, *, mask, on_empty, **options):
+        ...     return CategoricalHead(action_key, n=10, mask=mask, on_empty=on_empty)
+        >>> make_head(NonTensor(())).n
+        10
+        >>> del _FACTORIES[NonTensor]
+    """
+
+    def register(factory: F) -> F:
+        _FACTORIES[spec_class] = factory
+        return factory
+
+    return register
+
+
+def make_head(
+    action_spec: TensorSpec,
+    observation_spec: Composite | None = None,
+    *,
+    mask: NestedKey | bool | Mapping[NestedKey, NestedKey | bool] | None = None,
+    joint: bool = False,
+    on_empty: str = "error",
+    validate: bool = True,
+    scale_mapping: str = "biased_softplus_1.0",
+    free_scale: bool = False,
+    leaf_options: Mapping[NestedKey, Mapping[str, Any]] | None = None,
+) -> Head:
+    """Build the head of an action spec, with its masks found in the observation spec.
+
+    A composite spec gives one leaf per entry, under its key; any other spec gives the leaf
+    ``"action"``. Dims that an entry shares with the composite around it (environments, agents) are
+    batch dims, all others belong to the action. Dtype, shape and bounds of the spec are kept.
+
+    Args:
+        action_spec: e.g. ``env.full_action_spec`` or a group's part of it.
+        observation_spec: where masks are looked for: next to the action, under ``K_mask`` or a name
+            in use (``action_mask``, ``avail_actions``, ..., ``mask`` where its shape fits).
+        mask: ``None`` to search, ``False`` for none, a key, or a mapping leaf -> key or ``False``.
+        joint: multi-discrete leaves choose among all combinations, with a joint mask.
+        on_empty: what a row without a legal choice is, ``"error"`` or ``"neutral"``.
+        validate, scale_mapping, free_scale: as in the heads.
+        leaf_options: leaf -> its own values of these, e.g. ``{"kind": {"on_empty": "neutral"}}``.
+
+    Raises:
+        TypeError: for an unknown option.
+        ValueError: for a spec without a head, a mask of the wrong shape, or several candidates.
+
+    Source: TorchRL's specs, https://docs.pytorch.org/rl/stable/reference/data.html.
+
+    Example:
+        >>> from torchrl.data import Binary, Categorical, Composite
+        >>> head = make_head(Categorical(6), Composite(action_mask=Binary(6)))
+        >>> head.in_keys
+        ['action_logits', 'action_mask']
+    """
+    options = {
+        "joint": joint,
+        "on_empty": on_empty,
+        "validate": validate,
+        "scale_mapping": scale_mapping,
+        "free_scale": free_scale,
+    }
+    leaves = dict(_action_leaves(action_spec, observation_spec))
+    own = {as_key(key): dict(value) for key, value in (leaf_options or {}).items()}
+    masks = _given_masks(mask, list(leaves))
+    unknown = [key for key in (*own, *masks) if key not in leaves]
+    if unknown:
+        raise ValueError(f"unknown leaves {unknown}: expected some of {list(leaves)}")
+    heads = []
+    for key, (spec, batch) in leaves.items():
+        factory = _factory(key, spec)
+        head = factory(key, spec, mask=False, **{**options, **own.get(key, {})})
+        found = masks[key] if key in masks else _find_mask(head, batch, observation_spec)
+        if found is not False:
+            head = factory(key, spec, mask=found, **{**options, **own.get(key, {})})
+        heads.append(head)
+    return heads[0] if len(heads) == 1 else CompositeHead(*heads)
+
+
+def _action_leaves(
+    spec: TensorSpec, observation_spec: Composite | None
+) -> Iterator[tuple[NestedKey, tuple[TensorSpec, torch.Size]]]:
+    """Yield each leaf's key, its spec without batch dims, and the batch dims."""
+    if not isinstance(spec, Composite):
+        batch = torch.Size() if observation_spec is None else observation_spec.shape
+        if spec.shape[: len(batch)] != batch:
+            raise ValueError(
+                f"action spec of shape {list(spec.shape)}: expected it to start with the batch dims"
+                f" {list(batch)} of the observation spec; take both from the same environment"
+            )
+        yield "action", (_event_spec(spec, batch), batch)
+        return
+    for key in spec.keys(include_nested=True, leaves_only=True):
+        parent = as_path(key)[:-1]
+        batch = (spec[parent] if parent else spec).shape
+        yield as_key(key), (_event_spec(spec[key], batch), batch)
+
+
+def _event_spec(spec: TensorSpec, batch: torch.Size) -> TensorSpec:
+    return spec[(0,) * len(batch)] if batch else spec
+
+
+def _factory(key: NestedKey, spec: TensorSpec) -> Factory:
+    for cls in type(spec).__mro__:
+        if cls in _FACTORIES:
+            return _FACTORIES[cls]
+    known = ", ".join(sorted(cls.__name__ for cls in _FACTORIES))
+    raise ValueError(
+        f"{show(key)}: no head for a {type(spec).__name__} of shape {list(spec.shape)}; there is"
+        f" one for {known}; add yours with register_head({type(spec).__name__})"
+    )
+
+
+def _given_masks(mask: Any, leaves: list[NestedKey]) -> dict[NestedKey, NestedKey | bool]:
+    if mask is None:
+        return {}
+    if isinstance(mask, Mapping):
+        return {as_key(leaf): key for leaf, key in mask.items()}
+    if not isinstance(mask, bool) and len(leaves) > 1:
+        raise ValueError(f"mask={mask!r}: say which of the leaves {leaves} it belongs to")
+    return dict.fromkeys(leaves, mask)
+
+
+def _find_mask(
+    head: LeafHead, batch: torch.Size, observation_spec: Composite | None
+) -> NestedKey | bool:
+    """Return the key of the leaf's mask in the observation spec, ``False`` if there is none."""
+    if observation_spec is None or not head.mask_shapes:
+        return False
+    own_key = suffixed(head.action_key, MASK)
+    group = as_path(head.action_key)[:-1]
+    shapes = [torch.Size(batch + shape) for shape in head.mask_shapes]
+    fitting = []
+    for key in map(as_key, observation_spec.keys(include_nested=True, leaves_only=True)):
+        path, name = as_path(key)[:-1], as_path(key)[-1]
+        if path[: len(group)] != group or name not in {as_path(own_key)[-1], *MASK_NAMES, *WEAK}:
+            continue
+        shape = observation_spec[key].shape
+        if shape in shapes:
+            fitting.append(key)
+        elif name not in WEAK:
+            raise ValueError(
+                f"{show(key)}: expected a mask of {show(head.action_key)} of shape"
+                f" {' or '.join(str(list(s)) for s in shapes)}, got {list(shape)}; say joint=True"
+                " for a mask over the product of the choices, or mask={leaf: key or False}"
+            )
+    if own_key in fitting:
+        return own_key
+    if len(fitting) > 1:
+        raise ValueError(
+            f"{show(head.action_key)}: several entries may be its mask: {fitting}; say which with"
+            " mask={leaf: key}"
+        )
+    return fitting[0] if fitting else False
+
+
+def _take(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return the named options; an option that no head knows is an error."""
+    known = {"joint", "on_empty", "validate", "scale_mapping", "scale_lb", "free_scale"}
+    if unknown := set(options) - known:
+        raise TypeError(f"make_head: unknown options {sorted(unknown)}; known are {sorted(known)}")
+    return {name: options[name] for name in names if name in options}
+
+
+def _choices(
+    action_key: NestedKey, spec: TensorSpec, nvec: list[int], mask: Any, options: dict[str, Any]
+) -> LeafHead:
+    if len(spec.shape) > 1:
+        raise ValueError(
+            f"{show(action_key)}: no head for discrete actions of shape {list(spec.shape)}; flatten"
+            " the action to one dim, or add a head with register_head"
+        )
+    taken = {"mask": mask, "dtype": spec.dtype, **_take(options, "on_empty", "validate")}
+    if not spec.shape:
+        return CategoricalHead(action_key, nvec[0], **taken)
+    return MultiCategoricalHead(action_key, nvec, **_take(options, "joint"), **taken)
+
+
+@register_head(Categorical)
+def _categorical(
+    action_key: NestedKey, spec: Categorical, *, mask: NestedKey | bool, **options: Any
+) -> LeafHead:
+    # a homogeneous MultiDiscrete arrives here as a Categorical of shape [k]
+    return _choices(action_key, spec, [int(spec.n)] * max(spec.shape.numel(), 1), mask, options)
+
+
+@register_head(MultiCategorical)
+def _multi_categorical(
+    action_key: NestedKey, spec: MultiCategorical, *, mask: NestedKey | bool, **options: Any
+) -> LeafHead:
+    return _choices(action_key, spec, [int(n) for n in spec.nvec], mask, options)
+
+
+@register_head(Bounded)
+def _bounded(
+    action_key: NestedKey, spec: Bounded, *, mask: NestedKey | bool, **options: Any
+) -> LeafHead:
+    low, high = spec.space.low, spec.space.high
+    if spec.domain == "discrete":
+        if low.any():
+            raise ValueError(
+                f"{show(action_key)}: no head for integers that do not start at 0, got low="
+                f"{low.tolist()}; shift the action in the environment, or use register_head"
+            )
+        return _choices(action_key, spec, (high + 1).reshape(-1).tolist(), mask, options)
+    taken = {"dtype": spec.dtype, **_take(options, *CONTINUOUS)}
+    if (low.isfinite() & high.isfinite()).all():
+        return TanhNormalHead(action_key, low, high, spec.shape, **taken)
+    if not (low.isfinite() | high.isfinite()).any():
+        return NormalHead(action_key, spec.shape, **taken)
+    raise ValueError(
+        f"{show(action_key)}: no head for bounds that are only partly finite, got low="
+        f"{low.tolist()}, high={high.tolist()}; split the action, or use register_head"
+    )
+
+
+@register_head(Unbounded)
+def _unbounded(
+    action_key: NestedKey, spec: Unbounded, *, mask: NestedKey | bool, **options: Any
+) -> LeafHead:
+    if spec.domain == "discrete":
+        raise ValueError(
+            f"{show(action_key)}: no head for integers without bounds; give the spec bounds, or use"
+            " register_head(UnboundedDiscrete)"
+        )
+    return NormalHead(action_key, spec.shape, dtype=spec.dtype, **_take(options, *CONTINUOUS))

@@ -1,0 +1,192 @@
+"""The table of cases: every distribution and every head once. Laws live in the test files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from tdheads import (
+    CategoricalHead,
+    CompositeHead,
+    Head,
+    MaskedCategorical,
+    MaskedJointCategorical,
+    MaskedMultiCategorical,
+    MultiCategoricalHead,
+    NormalHead,
+    TanhNormalHead,
+    make_actor,
+)
+from tests import oracle
+
+# Sizes are different primes, so that a wrong broadcast shows.
+N, NVEC, FEATURES = 7, [3, 2, 5], 11
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """A finite distribution: how to build it, and the rows of the oracle that describe it."""
+
+    name: str
+    width: int
+    #: shape of a mask without batch dims
+    mask_shape: tuple[int, ...]
+    build: Callable[..., Distribution]
+    #: (logits [width], mask) -> {value: probability}
+    probs: Callable[[np.ndarray, np.ndarray], dict[Any, float]]
+
+    def masks(self, batch: Sequence[int], seed: int = 0) -> Tensor:
+        """Random masks with a legal choice wherever one is needed."""
+        gen = torch.Generator().manual_seed(seed)
+        mask = torch.rand(*batch, *self.mask_shape, generator=gen) < 0.6
+        flat = mask.view(*batch, int(np.prod(self.mask_shape)))
+        for start in self.first_of_each():
+            flat[..., start] = True
+        return mask
+
+    def first_of_each(self) -> list[int]:
+        """Positions whose legality makes every dimension non-empty."""
+        if self.name == "multi-padded":
+            return [d * max(NVEC) for d in range(len(NVEC))]
+        if self.name == "multi-flat":
+            return [0, *np.cumsum(NVEC)[:-1].tolist()]
+        return [0]
+
+    def logits(self, batch: Sequence[int], seed: int = 1, **kwargs: Any) -> Tensor:
+        """Random logits."""
+        gen = torch.Generator().manual_seed(seed)
+        return torch.randn(*batch, self.width, generator=gen, **kwargs) * 2
+
+
+def _single(logits: np.ndarray, mask: np.ndarray) -> dict[Any, float]:
+    return dict(enumerate(oracle.masked_probs(logits, mask).tolist()))
+
+
+def _factored(logits: np.ndarray, mask: np.ndarray) -> dict[Any, float]:
+    rows = np.split(logits, np.cumsum(NVEC)[:-1])
+    if mask.ndim == 2:
+        masks = [m[:n] for m, n in zip(mask, NVEC, strict=True)]
+    else:
+        masks = np.split(mask, np.cumsum(NVEC)[:-1])
+    return dict(
+        oracle.joint_probs([oracle.masked_probs(*row) for row in zip(rows, masks, strict=False)])
+    )
+
+
+def _joint(logits: np.ndarray, mask: np.ndarray) -> dict[Any, float]:
+    probs = oracle.masked_probs(logits, mask.reshape(-1)).reshape(mask.shape)
+    return {index: float(probs[index]) for index in np.ndindex(*mask.shape)}
+
+
+def _multi(logits: Tensor, mask: Tensor | None = None, **kwargs: Any) -> Distribution:
+    return MaskedMultiCategorical(logits, NVEC, mask, **kwargs)
+
+
+def _product(logits: Tensor, mask: Tensor | None = None, **kwargs: Any) -> Distribution:
+    return MaskedJointCategorical(logits, NVEC, mask, **kwargs)
+
+
+DISCRETE = [
+    Discrete("categorical", N, (N,), MaskedCategorical, _single),
+    Discrete("multi-flat", sum(NVEC), (sum(NVEC),), _multi, _factored),
+    Discrete("multi-padded", sum(NVEC), (len(NVEC), max(NVEC)), _multi, _factored),
+    Discrete("joint", int(np.prod(NVEC)), tuple(NVEC), _product, _joint),
+]
+
+
+@dataclass(frozen=True)
+class HeadCase:
+    """A head, and what it reads besides its parameters."""
+
+    name: str
+    build: Callable[..., Head]
+    #: key -> shape of each mask without batch dims
+    masks: dict[Any, tuple[int, ...]] = field(default_factory=dict)
+
+    def inputs(self, batch: Sequence[int], seed: int = 0, **kwargs: Any) -> TensorDict:
+        """Observations and masks."""
+        gen = torch.Generator().manual_seed(seed)
+        obs = torch.randn(*batch, FEATURES, generator=gen, **kwargs)
+        td = TensorDict({"observation": obs}, list(batch))
+        for key, shape in self.masks.items():
+            mask = torch.rand(*batch, *shape, generator=gen) < 0.5
+            # the first option of every dimension, flat or padded, stays legal
+            if shape == (sum(NVEC),):
+                mask[..., [0, *np.cumsum(NVEC)[:-1].tolist()]] = True
+            else:
+                mask[..., 0] = True
+            td[key] = mask
+        return td
+
+    def actor(self, dtype: torch.dtype = torch.float32, **kwargs: Any) -> nn.Module:
+        """A small actor around the head."""
+        body = nn.Sequential(nn.Linear(FEATURES, 13), nn.Tanh())
+        backbone = TensorDictModule(body, ["observation"], ["hidden"])
+        return make_actor(backbone, self.build(**kwargs), num_features=13, gain=1.0).to(dtype)
+
+
+def _hybrid(**kwargs: Any) -> Head:
+    return CompositeHead(
+        CategoricalHead("kind", N, mask=True, **kwargs),
+        NormalHead(("arm", "force"), (2,), **kwargs),
+        TanhNormalHead("where", -1.0, 3.0, (3,), **kwargs),
+        MultiCategoricalHead("items", NVEC, mask=True, **kwargs),
+    )
+
+
+HEADS = [
+    HeadCase("flat", lambda **kw: CategoricalHead("action", N, **kw)),
+    HeadCase(
+        "masked",
+        lambda **kw: CategoricalHead("action", N, mask=True, **kw),
+        {"action_mask": (N,)},
+    ),
+    HeadCase(
+        "named mask",
+        lambda **kw: CategoricalHead(("agents", "action"), N, mask=("info", "legal"), **kw),
+        {("info", "legal"): (N,)},
+    ),
+    HeadCase(
+        "multi",
+        lambda **kw: MultiCategoricalHead("action", NVEC, mask=True, **kw),
+        {"action_mask": (sum(NVEC),)},
+    ),
+    HeadCase(
+        "multi padded",
+        lambda **kw: MultiCategoricalHead("action", NVEC, mask=True, **kw),
+        {"action_mask": (len(NVEC), max(NVEC))},
+    ),
+    HeadCase(
+        "joint",
+        lambda **kw: MultiCategoricalHead("action", NVEC, joint=True, mask=True, **kw),
+        {"action_mask": tuple(NVEC)},
+    ),
+    HeadCase("normal", lambda **kw: NormalHead("action", (3,), **kw)),
+    HeadCase("normal free", lambda **kw: NormalHead("action", (2, 3), free_scale=True, **kw)),
+    HeadCase("tanh", lambda **kw: TanhNormalHead("action", 0.0, 10.0, (3,), **kw)),
+    HeadCase(
+        "one leaf",
+        lambda **kw: CompositeHead(CategoricalHead("kind", N, mask=True, **kw)),
+        {"kind_mask": (N,)},
+    ),
+    HeadCase("hybrid", _hybrid, {"kind_mask": (N,), "items_mask": (sum(NVEC),)}),
+]
+
+
+def case_ids(cases: Sequence[Any]) -> list[str]:
+    """Names for pytest's ids."""
+    return [case.name for case in cases]
+
+
+def critic(dtype: torch.dtype = torch.float32) -> TensorDictModule:
+    """A small critic."""
+    body = nn.Sequential(nn.Linear(FEATURES, 13), nn.Tanh(), nn.Linear(13, 1))
+    return TensorDictModule(body, ["observation"], ["state_value"]).to(dtype)
