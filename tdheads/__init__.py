@@ -15,3 +15,5 @@ from tdheads.heads import TanhNormalHead as TanhNormalHead
 from tdheads.heads import make_actor as make_actor
 from tdheads.heads import make_head as make_head
 from tdheads.heads import register_head as register_head
+from tdheads.losses import ClipPPOLoss as ClipPPOLoss
+from tdheads.losses import PolicyLoss as PolicyLoss

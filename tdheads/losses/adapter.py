@@ -1,0 +1,106 @@
+"""Turns whatever an actor returns into one :class:`ActionDistribution`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import CompositeDistribution, set_composite_lp_aggregate
+from torch import Tensor
+from torch.distributions import Distribution, Independent
+
+from tdheads.distributions import ActionDistribution, IndependentLeaf
+from tdheads.keys import ENTROPY, LOG_PROB, NestedKey, as_key, suffixed
+
+
+def as_action_distribution(
+    dist: Distribution, action_keys: Sequence[NestedKey], row_shape: torch.Size
+) -> ActionDistribution:
+    """Return ``dist`` as leaf -> distribution, the only form that a loss deals with.
+
+    A head's own distribution keeps its shape. The leaf of another library whose event dims are not
+    closed (a plain ``Normal`` of shape ``[*B, A]``) is closed down to the rows of the batch.
+
+    Raises:
+        ValueError: for action keys that are not the actor's leaves.
+
+    Example:
+        >>> normal = torch.distributions.Normal(torch.zeros(4, 3), 1.0)
+        >>> as_action_distribution(normal, ["action"], torch.Size([4]))["action"].event_shape
+        torch.Size([3])
+    """
+    if isinstance(dist, CompositeDistribution):
+        if set(dist.dists) != set(action_keys):
+            raise ValueError(
+                f"action: expected the leaves {list(dist.dists)} of the actor, got"
+                f" {list(action_keys)}; set_keys(action=...) names them"
+            )
+        if isinstance(dist, ActionDistribution):
+            return dist
+        leaves = dict(dist.dists)
+    elif len(action_keys) > 1:
+        raise ValueError(
+            f"actions {list(action_keys)}: expected a composite distribution, got a"
+            f" {type(dist).__name__}; use a CompositeHead, or set one action key"
+        )
+    else:
+        leaves = {action_keys[0]: dist}
+    return ActionDistribution({k: _close(d, len(row_shape)) for k, d in leaves.items()}, row_shape)
+
+
+def _close(dist: Distribution, row_ndim: int) -> Distribution:
+    stray = len(dist.batch_shape) - row_ndim
+    if stray <= 0 or hasattr(dist, "validates"):
+        return dist
+    return IndependentLeaf(dist, stray)
+
+
+def leaf_entropies(dist: ActionDistribution, samples: int) -> TensorDictBase:
+    """Entropy of every leaf, by a Monte-Carlo mean over ``samples`` draws where it has no formula.
+
+    Example:
+        >>> normal = torch.distributions.Normal(torch.zeros(4), 1.0)
+        >>> leaf_entropies(ActionDistribution({"a": normal}, [4]), 1)["a_entropy"][0]
+        tensor(1.4189)
+    """
+    if all(map(_has_entropy, dist.dists.values())):
+        return dist.entropy()
+    entropies = {}
+    for key, leaf in dist.dists.items():
+        entropies[suffixed(key, ENTROPY)] = (
+            leaf.entropy() if _has_entropy(leaf) else _sampled_entropy(leaf, samples)
+        )
+    return TensorDict(entropies, dist.batch_shape)
+
+
+def _has_entropy(dist: Distribution) -> bool:
+    if isinstance(dist, Independent):
+        return _has_entropy(dist.base_dist)
+    return type(dist).entropy is not Distribution.entropy
+
+
+def _sampled_entropy(dist: Distribution, samples: int) -> Tensor:
+    shape = torch.Size([samples])
+    draws = dist.rsample(shape) if dist.has_rsample else dist.sample(shape)
+    return -dist.log_prob(draws).mean(0)
+
+
+def actor_keys(actor: Any) -> tuple[list[NestedKey], list[NestedKey]]:
+    """Return the action keys and the log-prob keys that an actor writes.
+
+    Modules of tensordict answer only under the ``set_composite_lp_aggregate`` they were built with,
+    so they are asked under it.
+
+    Example:
+        >>> from tdheads import CategoricalHead
+        >>> actor_keys(CategoricalHead("action", n=2))
+        (['action'], ['action_log_prob'])
+    """
+    actions = [as_key(key) for key in getattr(actor, "dist_sample_keys", ["action"])]
+    if not hasattr(actor, "log_prob_keys"):
+        return actions, [suffixed(key, LOG_PROB) for key in actions]
+    flags = {getattr(module, "_composite_lp_aggreate_at_init", None) for module in actor.modules()}
+    with set_composite_lp_aggregate(True in flags):
+        return actions, [as_key(key) for key in actor.log_prob_keys]

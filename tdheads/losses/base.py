@@ -1,0 +1,198 @@
+"""The one forward of all losses."""
+
+from __future__ import annotations
+
+import abc
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import dispatch
+from torch import Tensor
+from torchrl.objectives.utils import distance_loss
+
+from tdheads.checks import require, shape_error
+from tdheads.keys import ENTROPY, LOG_PROB, NestedKey, as_path, suffixed
+from tdheads.losses import functional as F
+from tdheads.losses.adapter import leaf_entropies
+from tdheads.losses.module import PolicyLossModule
+from tdheads.losses.policy import PolicyRows, advantage_rows, policy_rows
+from tdheads.losses.rows import fill_invalid, find_valid, valid_for
+from tdheads.reduce import add, masked_max, masked_mean, masked_sum, sum_leaves
+
+
+class PolicyLoss(PolicyLossModule):
+    r"""Base of the losses: one forward, and one hole, ``_surrogate``, that a variant fills.
+
+    With leaves l, valid rows V and advantage A,
+
+    .. math:: \log w = \sum_l \log p_{new}(a_l) - \log p_{old}(a_l)
+
+    .. math:: L_{objective} = -\mathrm{mean}_V\, s(w, A), \quad
+              L_{entropy} = -\mathrm{mean}_V \sum_l c_l H_l, \quad
+              L_{critic} = c_v\, \mathrm{mean}_V\, d(V(s), R)
+
+    Rows that the validity mask (``loss_mask_key``) excludes reach no term, no statistic and no
+    parameter, whatever they hold.
+    """
+
+    @abc.abstractmethod
+    def _surrogate(self, log_ratio: Tensor, advantage: Tensor, log_weight: Tensor | None) -> Tensor:
+        """Return what is maximised, per row."""
+
+    def _variant_keys(self) -> list[NestedKey]:
+        return []
+
+    def _write_variant(self, out: TensorDictBase, rows: PolicyRows) -> None:
+        """Write the figures of ``_variant_keys``."""
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """Every key that ``forward`` writes."""
+        if self.__dict__.get("_out_keys") is not None:
+            return self._out_keys
+        keys: list[NestedKey] = ["loss_objective", *self._variant_keys(), "kl_approx"]
+        keys += ["ESS", "max_ratio", "mean_ratio", "ratio_clamped"]
+        if len(self.log_prob_keys) == len(self.action_keys):
+            keys += [("leaf_kl_approx", *as_path(key)) for key in self.action_keys]
+        if self.entropy_bonus:
+            keys += ["loss_entropy", "entropy"]
+            names = [suffixed(key, ENTROPY) for key in self.action_keys]
+            keys += [("composite_entropy", *as_path(name)) for name in names]
+        if self.critic_coeff is not None:
+            keys.append("loss_critic")
+            keys += ["value_clip_fraction"] if self.clip_value is not None else []
+            keys += ["explained_variance"] if self.log_explained_variance else []
+        return keys
+
+    @out_keys.setter
+    def out_keys(self, keys: list[NestedKey]) -> None:
+        self._out_keys = keys
+
+    @dispatch
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Compute the loss terms and the figures that go with them; see the class."""
+        td = self._with_advantage(tensordict)
+        valid = find_valid(td, self._mask_keys())
+        if valid is not None:
+            td = fill_invalid(td, valid, self._row_keys())
+        rows = policy_rows(self, td, valid)
+        advantage = self._scaled_advantage(td, rows)
+        out = TensorDict()
+        gain = self._surrogate(rows.log_ratio, advantage, rows.log_weight)
+        out.set("loss_objective", self._reduce(-gain, rows.valid))
+        self._write_variant(out, rows)
+        self._write_ratios(out, rows)
+        if self.entropy_bonus:
+            self._write_entropy(out, rows)
+        if self.critic_coeff is not None:
+            self._write_critic(out, td, valid)
+        return out
+
+    def _reduce(self, rows: Tensor, valid: Tensor | None) -> Tensor:
+        if self.reduction == "mean":
+            return masked_mean(rows, valid)
+        if self.reduction == "sum":
+            return masked_sum(rows, valid)
+        return rows if valid is None else torch.where(valid, rows, 0)
+
+    # ---- the advantage
+
+    def _with_advantage(self, tensordict: TensorDictBase) -> TensorDictBase:
+        td = tensordict.copy()
+        if td.get(self.tensor_keys.advantage, None) is not None:
+            return td
+        if self.critic_network is None:
+            todo = "a loss without a critic cannot compute it: run a value estimator first"
+            require(td, self.tensor_keys.advantage, todo)
+        params = self.critic_network_params.detach() if self.functional else None
+        targets = self.target_critic_network_params if self.functional else None
+        self.value_estimator(td, params=params, target_params=targets)
+        if self.advantage_norm is not None and self.training:
+            target = td.get(self.tensor_keys.value_target)
+            valid = valid_for(find_valid(td, self._mask_keys()), target.shape[:-1])
+            self.advantage_norm.update(target if valid is None else target[valid])
+        return td
+
+    def _scaled_advantage(self, td: TensorDictBase, rows: PolicyRows) -> Tensor:
+        advantage = advantage_rows(self, td, rows.log_ratio.shape)
+        if self.advantage_norm is not None:
+            return advantage / self.advantage_norm.scale()
+        if not self.normalize_advantage:
+            return advantage
+        # dims are given for the entry as it is stored, which has a trailing dim
+        exclude = [dim % (advantage.ndim + 1) for dim in self.normalize_advantage_exclude_dims]
+        return F.standardize(advantage, rows.valid, [d for d in exclude if d < advantage.ndim])
+
+    # ---- what is written
+
+    @torch.no_grad()
+    def _write_ratios(self, out: TensorDictBase, rows: PolicyRows) -> None:
+        log_ratio = rows.log_ratio
+        out.set("kl_approx", masked_mean(-log_ratio, rows.valid))
+        if rows.leaf_log_ratio is not None:
+            for key in self.action_keys:
+                leaf = rows.leaf_log_ratio.get(suffixed(key, LOG_PROB))
+                out.set(("leaf_kl_approx", *as_path(key)), masked_mean(-leaf, rows.valid))
+        if rows.log_weight is not None:
+            log_ratio = log_ratio + rows.log_weight
+        ratio = F.ratio(log_ratio)
+        out.set("ESS", F.effective_sample_size(log_ratio, rows.valid))
+        out.set("max_ratio", masked_max(ratio, rows.valid))
+        out.set("mean_ratio", masked_mean(ratio, rows.valid))
+        out.set("ratio_clamped", F.count_clamped(log_ratio, rows.valid))
+
+    def _write_entropy(self, out: TensorDictBase, rows: PolicyRows) -> None:
+        leaves = leaf_entropies(rows.dist, self.samples_mc_entropy)
+        entropies = [leaves.get(suffixed(key, ENTROPY)) for key in self.action_keys]
+        coeff = self.entropy_coeff.expand(len(entropies)).unbind()
+        # a coefficient of 0 drops the term: 0 * inf would be nan
+        bonus = [torch.where(c == 0, 0, c * h) for c, h in zip(coeff, entropies, strict=True)]
+        out.set("loss_entropy", self._reduce(-add(bonus), rows.valid))
+        out.set("entropy", masked_mean(sum_leaves(leaves).detach(), rows.valid))
+        for key, entropy in zip(self.action_keys, entropies, strict=True):
+            name = ("composite_entropy", *as_path(suffixed(key, ENTROPY)))
+            out.set(name, masked_mean(entropy.detach(), rows.valid))
+
+    def _write_critic(self, out: TensorDictBase, td: TensorDictBase, valid: Tensor | None) -> None:
+        loss, clip_fraction, explained = self.loss_critic(td, valid)
+        valid = valid_for(valid, loss.shape)
+        out.set("loss_critic", self._reduce(loss, valid))
+        if clip_fraction is not None:
+            out.set("value_clip_fraction", masked_mean(clip_fraction, valid))
+        if explained is not None:
+            out.set("explained_variance", explained)
+
+    def loss_critic(
+        self, tensordict: TensorDictBase, valid: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return the weighted critic loss and its clipping per row, and the explained variance.
+
+        Shapes: ``[*B]``, ``[*B]`` or ``None`` without ``clip_value``, ``[]`` or ``None``.
+        """
+        keys = self.tensor_keys
+        td = tensordict.detach() if self.separate_losses else tensordict.copy()
+        target = require(td, keys.value_target, "run a value estimator, e.g. GAE, on the batch")
+        old = None
+        if self.clip_value is not None:
+            old = require(td, keys.value, "clip_value needs the value at collection")
+        with self.using("critic_network") as critic:
+            value = require(
+                critic(td), keys.value, "name the critic's output with set_keys(value=)"
+            )
+        if value.shape != target.shape:
+            todo = "the critic's output and the target have to agree"
+            raise shape_error(keys.value, target.shape, value, todo)
+        loss = distance_loss(value, target, self.loss_critic_type)
+        clipped = None
+        if old is not None:
+            near = F.clip_value(value, old, self.clip_value)
+            loss = torch.maximum(loss, distance_loss(near, target, self.loss_critic_type))
+            clipped = ((value - old).detach().abs() > self.clip_value).to(loss.dtype).squeeze(-1)
+        explained = None
+        if self.log_explained_variance:
+            rows = valid_for(valid, value.shape[:-1])
+            explained = F.explained_variance(
+                value.detach().squeeze(-1), target.detach().squeeze(-1), rows
+            )
+        coeff = 1.0 if self.critic_coeff is None else self.critic_coeff
+        return coeff * loss.squeeze(-1), clipped, explained

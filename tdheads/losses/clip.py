@@ -1,0 +1,112 @@
+"""The clipped loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdheads.keys import NestedKey
+from tdheads.losses import functional as F
+from tdheads.losses.base import PolicyLoss
+from tdheads.losses.policy import PolicyRows
+from tdheads.reduce import masked_mean
+
+
+class ClipPPOLoss(PolicyLoss):
+    r"""Clipped PPO over a set of action leaves, which share one ratio, one reward and one done.
+
+    .. math:: L = -\mathrm{mean}_V \min(w A, \mathrm{clip}(w, 1 - \epsilon_l, 1 + \epsilon_h) A),
+              \quad \log w = \sum_l \log p_{new}(a_l) - \log p_{old}(a_l)
+
+    A drop-in for TorchRL's ``ClipPPOLoss``: same keywords, ``set_keys``, value estimators and
+    output names. It reads the action leaves and their log-probs, ``advantage`` ``[*B, 1]`` (or
+    computes it) and ``value_target`` ``[*B, 1]``; it writes ``loss_objective``, ``loss_entropy``,
+    ``loss_critic`` and the figures listed in ``out_keys``.
+
+    Args:
+        actor_network: e.g. from :func:`~tdheads.make_actor`, or any TorchRL actor.
+        critic_network: a module that writes ``state_value``.
+        clip_epsilon: one number, or ``(low, high)``.
+        clip_value: clip the value around the one at collection, by this much or, if ``True``, by
+            ``clip_epsilon``.
+        entropy_coeff: one number, or leaf -> number.
+        normalize_advantage: over the valid rows of the batch.
+        options: further keywords of TorchRL's ``PPOLoss``: ``critic_coeff``, ``loss_critic_type``,
+            ``normalize_advantage_exclude_dims``, ``advantage_norm``, ``separate_losses``,
+            ``functional``, ``reduction``, ``delay_actor``, ``max_importance_ratio``, ...
+
+    Raises:
+        ValueError, KeyError: name the key, what was found and what to do: wrong shapes (a flat
+            advantage, a stray dim), missing entries, a stored action that is illegal under the
+            stored mask.
+
+    Source: Schulman et al., "Proximal Policy Optimization Algorithms",
+    https://arxiv.org/abs/1707.06347.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> from tensordict.nn import TensorDictModule
+        >>> from tdheads import CategoricalHead, make_actor
+        >>> body = TensorDictModule(torch.nn.Linear(4, 64), ["observation"], ["hidden"])
+        >>> actor = make_actor(body, CategoricalHead("action", n=3, mask=True))
+        >>> critic = TensorDictModule(torch.nn.Linear(4, 1), ["observation"], ["state_value"])
+        >>> td = TensorDict({"observation": torch.randn(5, 4)}, [5])
+        >>> td["action_mask"] = torch.tensor([[True, False, True]]).expand(5, 3)
+        >>> td = actor(td).detach()
+        >>> td["advantage"], td["value_target"] = torch.randn(5, 1), torch.randn(5, 1)
+        >>> losses = ClipPPOLoss(actor, critic)(td)
+        >>> (losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]).backward()
+        >>> losses["max_ratio"]
+        tensor(1.)
+    """
+
+    _schedulable_buffers = frozenset({"clip_epsilon", "clip_epsilon_low", "clip_epsilon_high"})
+
+    def __init__(
+        self,
+        actor_network: Any = None,
+        critic_network: Any = None,
+        *,
+        clip_epsilon: float | tuple[float, float] = 0.2,
+        clip_value: bool | float | None = None,
+        **options: Any,
+    ) -> None:
+        pair = isinstance(clip_epsilon, (tuple, list))
+        low, high = clip_epsilon if isinstance(clip_epsilon, (tuple, list)) else [clip_epsilon] * 2
+        if not (0 <= low < 1 and high >= 0):
+            raise ValueError(f"clip_epsilon: expected 0 <= low < 1, high >= 0, got {low}, {high}")
+        if clip_value is True and pair:
+            raise ValueError(f"clip_value=True: expected one clip_epsilon, got {clip_epsilon}")
+        if isinstance(clip_value, bool):
+            clip_value = low if clip_value else None
+        super().__init__(actor_network, critic_network, clip_value=clip_value, **options)
+        names = ("clip_epsilon_low", "clip_epsilon_high") if pair else ("clip_epsilon",)
+        for name, value in zip(names, (low, high), strict=False):
+            self.register_coeff_buffer(name, value, device=self.entropy_coeff.device)
+        self._bound_names = names[0], names[-1]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse to set the epsilon that this loss does not use, which would change nothing."""
+        names = self.__dict__.get("_bound_names", ())
+        if name in ClipPPOLoss._schedulable_buffers and names and name not in names:
+            raise AttributeError(f"{name}: this loss clips with {sorted(set(names))}; set those")
+        super().__setattr__(name, value)
+
+    def _bounds(self) -> tuple[Tensor, Tensor]:
+        low, high = (getattr(self, name) for name in self._bound_names)
+        return (-low).log1p(), high.log1p()
+
+    def _surrogate(self, log_ratio: Tensor, advantage: Tensor, log_weight: Tensor | None) -> Tensor:
+        return F.clipped_surrogate(log_ratio, advantage, *self._bounds(), log_weight)
+
+    def _variant_keys(self) -> list[NestedKey]:
+        return ["clip_fraction"]
+
+    @torch.no_grad()
+    def _write_variant(self, out: TensorDictBase, rows: PolicyRows) -> None:
+        low, high = self._bounds()
+        clipped = (rows.log_ratio < low) | (rows.log_ratio > high)
+        out.set("clip_fraction", masked_mean(clipped.to(rows.log_ratio.dtype), rows.valid))

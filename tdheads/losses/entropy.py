@@ -1,0 +1,40 @@
+"""Entropy coefficients: one number, or one per leaf."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from tdheads.keys import ENTROPY, LOG_PROB, NestedKey, as_key, suffixed
+
+
+def entropy_coefficients(
+    coeff: float | Tensor | Mapping[NestedKey, float], leaves: Sequence[NestedKey]
+) -> Tensor:
+    """Return the coefficients as a buffer: ``[]`` for one number, ``[leaves]`` for a mapping.
+
+    The keys of a mapping are the leaves' action keys; their ``_log_prob`` and ``_entropy`` forms,
+    which TorchRL uses, are accepted.
+
+    Raises:
+        TypeError: for anything else than a number or a mapping.
+        ValueError: for a mapping whose keys are not exactly the leaves.
+
+    Example:
+        >>> entropy_coefficients({"kind": 0.1, "where_log_prob": 0.0}, ["kind", "where"])
+        tensor([0.1000, 0.0000])
+    """
+    if not isinstance(coeff, Mapping):
+        if isinstance(coeff, bool) or not isinstance(coeff, (int, float, Tensor)):
+            raise TypeError(f"entropy_coeff: expected a number or a mapping, got {coeff!r}")
+        return torch.as_tensor(coeff, dtype=torch.get_default_dtype()).clone()
+    forms = {suffixed(leaf, end): leaf for leaf in leaves for end in ("", LOG_PROB, ENTROPY)}
+    given = {forms.get(as_key(key), key): value for key, value in coeff.items()}
+    if set(given) != set(leaves) or len(given) != len(coeff):
+        raise ValueError(
+            f"entropy_coeff: expected one coefficient for each of the leaves {list(leaves)}, got"
+            f" {dict(coeff)}"
+        )
+    return torch.tensor([float(given[leaf]) for leaf in leaves])

@@ -1,0 +1,250 @@
+"""What a loss is made of: networks, coefficients, keys. TorchRL's ``LossModule`` does the work."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import TensorDictParams
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
+from torchrl.modules import ValueNorm
+from torchrl.objectives import AUTO_LOSS_MASK_KEYS, LossModule, ValueEstimators
+from torchrl.objectives.utils import dispatch_value_estimator
+
+from tdheads.checks import check_options
+from tdheads.keys import NestedKey, as_key
+from tdheads.losses.adapter import actor_keys
+from tdheads.losses.entropy import entropy_coefficients
+
+ONE_KEY = ("advantage", "value_target", "value", "reward", "done", "terminated")
+
+
+class PolicyLossModule(LossModule):
+    """Networks, coefficients and keys of a policy-gradient loss with a critic.
+
+    Keywords are those of TorchRL's ``PPOLoss``; see :class:`~tdheads.losses.PolicyLoss`.
+    """
+
+    @dataclass
+    class _AcceptedKeys:
+        """Keys that ``set_keys`` takes; action and log-prob take a list, all others one key."""
+
+        advantage: NestedKey = "advantage"
+        value_target: NestedKey = "value_target"
+        value: NestedKey = "state_value"
+        sample_log_prob: NestedKey | list[NestedKey] = "action_log_prob"
+        action: NestedKey | list[NestedKey] = "action"
+        reward: NestedKey = "reward"
+        done: NestedKey = "done"
+        terminated: NestedKey = "terminated"
+
+    default_keys = _AcceptedKeys
+    default_value_estimator = ValueEstimators.GAE
+    SUPPORTED_VALUE_ESTIMATORS = (
+        ValueEstimators.TD0,
+        ValueEstimators.TD1,
+        ValueEstimators.TDLambda,
+        ValueEstimators.GAE,
+        ValueEstimators.MAGAE,
+        ValueEstimators.VTrace,
+    )
+    _schedulable_buffers = frozenset(
+        {"entropy_coeff", "critic_coeff", "clip_value", "max_importance_ratio"}
+    )
+
+    actor_network: ProbabilisticTensorDictSequential
+    critic_network: TensorDictModule
+    actor_network_params: TensorDictParams
+    critic_network_params: TensorDictParams
+    target_actor_network_params: TensorDictParams
+    target_critic_network_params: TensorDictParams
+
+    def __init__(
+        self,
+        actor_network: ProbabilisticTensorDictSequential | None = None,
+        critic_network: TensorDictModule | None = None,
+        *,
+        entropy_bonus: bool = True,
+        samples_mc_entropy: int = 1,
+        entropy_coeff: float | Mapping[NestedKey, float] | None = None,
+        log_explained_variance: bool = True,
+        critic_coeff: float | None = None,
+        loss_critic_type: str = "smooth_l1",
+        normalize_advantage: bool = False,
+        normalize_advantage_exclude_dims: Sequence[int] = (),
+        advantage_norm: ValueNorm | None = None,
+        separate_losses: bool = False,
+        functional: bool = True,
+        actor: ProbabilisticTensorDictSequential | None = None,
+        critic: TensorDictModule | None = None,
+        reduction: str | None = None,
+        clip_value: float | None = None,
+        delay_actor: bool = False,
+        max_importance_ratio: float | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self._functional = functional
+        super().__init__()
+        self._add_networks(
+            actor_network if actor is None else actor,
+            critic_network if critic is None else critic,
+            delay_actor=delay_actor,
+            separate_losses=separate_losses,
+        )
+        check_options("loss_critic_type", loss_critic_type, ("l1", "l2", "smooth_l1"))
+        check_options("reduction", reduction or "mean", ("mean", "sum", "none"))
+        if advantage_norm is not None and normalize_advantage:
+            raise ValueError("normalize_advantage and advantage_norm: give one of them, not both")
+        if max_importance_ratio is not None and max_importance_ratio <= 0:
+            raise ValueError(f"max_importance_ratio: expected > 0, got {max_importance_ratio}")
+        self.entropy_bonus = entropy_bonus
+        self.samples_mc_entropy = samples_mc_entropy
+        self.log_explained_variance = log_explained_variance
+        self.loss_critic_type = loss_critic_type
+        self.normalize_advantage = normalize_advantage
+        self.normalize_advantage_exclude_dims = tuple(normalize_advantage_exclude_dims)
+        self.advantage_norm = advantage_norm
+        self.separate_losses = separate_losses
+        self.reduction = reduction or "mean"
+        self.delay_actor = delay_actor
+        actions, log_probs = actor_keys(self.actor_network)
+        self.set_keys(action=_one_or_list(actions), sample_log_prob=_one_or_list(log_probs))
+        coeff = entropy_coefficients(0.01 if entropy_coeff is None else entropy_coeff, actions)
+        device = device or next((p.device for p in self.parameters()), None)
+        self.register_buffer("entropy_coeff", coeff.to(device))
+        if self.critic_network is None or critic_coeff == 0:
+            critic_coeff = None
+        elif critic_coeff is None:
+            critic_coeff = 1.0
+        self.register_coeff_buffer("critic_coeff", critic_coeff, device=device)
+        self.register_coeff_buffer("clip_value", clip_value, device=device)
+        self.register_coeff_buffer("max_importance_ratio", max_importance_ratio, device=device)
+
+    def _add_networks(
+        self, actor: Any, critic: Any, *, delay_actor: bool, separate_losses: bool
+    ) -> None:
+        if not hasattr(actor, "get_dist"):
+            raise TypeError(
+                f"actor_network: expected a module with get_dist, got {type(actor).__name__}; build"
+                " one with make_actor, or wrap the loss (not the actor) in DistributedDataParallel"
+            )
+        if delay_actor and not self.functional:
+            raise ValueError(
+                "delay_actor=True needs functional=True, which holds the target params"
+            )
+        if not self.functional:
+            self.actor_network, self.critic_network = actor, critic
+            return
+        self.convert_to_functional(actor, "actor_network", create_target_params=delay_actor)
+        if critic is None:
+            self.critic_network = None
+            return
+        shared = list(actor.parameters()) if separate_losses else None
+        self.convert_to_functional(critic, "critic_network", compare_against=shared)
+
+    @property
+    def functional(self) -> bool:
+        """Whether the loss holds the parameters and runs the networks with them swapped in."""
+        return self._functional
+
+    @property
+    def action_keys(self) -> list[NestedKey]:
+        """The leaves of the action."""
+        return _as_list(self.tensor_keys.action)
+
+    @property
+    def log_prob_keys(self) -> list[NestedKey]:
+        """Where the log-probs of the collected actions are stored."""
+        return _as_list(self.tensor_keys.sample_log_prob)
+
+    def set_keys(self, **kwargs: Any) -> None:
+        """Set the keys of the tensordict; see TorchRL's ``LossModule.set_keys``.
+
+        Raises:
+            ValueError: for an unknown name, or a list where a loss has one key.
+        """
+        for name, key in kwargs.items():
+            if name in ONE_KEY and isinstance(key, list):
+                raise ValueError(
+                    f"{name}: expected one key, got {key}; a loss has one reward and one done. Use"
+                    " one loss per agent group"
+                )
+        super().set_keys(**kwargs)
+
+    def _forward_value_estimator_keys(self, **_: Any) -> None:
+        if self._value_estimator is not None:
+            self._value_estimator.set_keys(**self._estimator_keys())
+
+    def _estimator_keys(self) -> dict[str, Any]:
+        return {name: getattr(self.tensor_keys, name) for name in (*ONE_KEY, "sample_log_prob")}
+
+    def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> Any:
+        """Choose the advantage estimator; see TorchRL's ``LossModule.make_value_estimator``."""
+        value_type, hyperparams = self._prepare_value_estimator_kwargs(value_type, **hyperparams)
+        if value_type is not None:
+            dispatch_value_estimator(
+                self,
+                value_type,
+                supported=self.SUPPORTED_VALUE_ESTIMATORS,
+                tensor_keys=self._estimator_keys(),
+                **hyperparams,
+            )
+        return self
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """Every key that ``forward`` may read when the advantage is not there yet."""
+        if self.__dict__.get("_in_keys") is not None:
+            return self._in_keys
+        critic_keys = [] if self.critic_network is None else list(self.critic_network.in_keys)
+        inputs = dict.fromkeys(map(as_key, [*self.actor_network.in_keys, *critic_keys]))
+        keys = self.tensor_keys
+        ends = (*inputs, keys.reward, keys.done, keys.terminated)
+        following = [as_key(("next", key)) for key in ends]
+        return list(dict.fromkeys([*inputs, *self.action_keys, *self.log_prob_keys, *following]))
+
+    @in_keys.setter
+    def in_keys(self, keys: list[NestedKey]) -> None:
+        self._in_keys = keys
+
+    @contextlib.contextmanager
+    def using(self, name: str, params: TensorDictParams | None = None) -> Any:
+        """Run the network ``name`` with the loss's (or the given) parameters."""
+        network = getattr(self, name)
+        if not self.functional:
+            yield network
+            return
+        params = getattr(self, name + "_params") if params is None else params
+        with params.to_module(network, preserve_module_state=False):
+            yield network
+
+    def _mask_keys(self) -> tuple[NestedKey, ...]:
+        key = self.loss_mask_key
+        if key is None:
+            return ()
+        return AUTO_LOSS_MASK_KEYS if key == "auto" else (key,)
+
+    def _row_keys(self) -> list[NestedKey]:
+        """Entries whose invalid rows must reach neither a network nor a product."""
+        critic_keys = [] if self.critic_network is None else list(self.critic_network.in_keys)
+        keys = self.tensor_keys
+        return [
+            *self.actor_network.in_keys,
+            *critic_keys,
+            *self.action_keys,
+            *self.log_prob_keys,
+            keys.advantage,
+            keys.value_target,
+            keys.value,
+        ]
+
+
+def _one_or_list(keys: list[NestedKey]) -> NestedKey | list[NestedKey]:
+    return keys if len(keys) > 1 else keys[0]
+
+
+def _as_list(keys: NestedKey | list[NestedKey]) -> list[NestedKey]:
+    return [as_key(key) for key in keys] if isinstance(keys, list) else [as_key(keys)]

@@ -1,0 +1,432 @@
+"""Laws of the heads: what they read, write and score, in every mode of TorchRL."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule, set_composite_lp_aggregate
+from torch import nn
+from torch.distributions import Independent
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+from torchrl.objectives import A2CLoss, ReinforceLoss
+
+from tdheads import (
+    ActionDistribution,
+    CategoricalHead,
+    CompositeHead,
+    MultiCategoricalHead,
+    NormalHead,
+    TanhNormalHead,
+    make_actor,
+)
+from tests.cases import FEATURES, HEADS, NVEC, HeadCase, N, case_ids, critic
+
+B = 5
+all_heads = pytest.mark.parametrize("case", HEADS, ids=case_ids(HEADS))
+all_modes = pytest.mark.parametrize(
+    "mode", ["RANDOM", "MODE", "DETERMINISTIC", "MEAN"], ids=str.lower
+)
+CONTINUOUS = ("normal", "normal free", "tanh", "hybrid")
+DISCRETE = [case for case in HEADS if case.name not in CONTINUOUS]
+discrete_heads = pytest.mark.parametrize("case", DISCRETE, ids=case_ids(DISCRETE))
+
+
+def act(actor: nn.Module, td: TensorDict, mode: str = "RANDOM") -> TensorDict:
+    with set_exploration_type(ExplorationType[mode]), torch.no_grad():
+        return actor(td.clone())
+
+
+@all_heads
+@all_modes
+def test_keys_written_are_the_keys_declared(case: HeadCase, mode: str) -> None:
+    actor, td = case.actor(), case.inputs([B])
+    before = set(td.keys(True, True))
+    after = set(act(actor, td, mode).keys(True, True))
+    assert after - before == set(actor.out_keys)
+    head = actor[-1]
+    assert list(head.out_keys) == [*head.dist_sample_keys, *head.log_prob_keys]
+    assert set(actor.in_keys) == before
+
+
+@all_heads
+@pytest.mark.parametrize("batch", [[], [2], [2, 3], [2, 3, 5], [0], [1]], ids=str)
+def test_one_log_prob_per_row_for_every_number_of_batch_dims(
+    case: HeadCase, batch: Sequence[int]
+) -> None:
+    actor = case.actor()
+    td = act(actor, case.inputs(batch))
+    for key in actor.log_prob_keys:
+        assert td[key].shape == torch.Size(batch)
+
+
+@all_heads
+@all_modes
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_with_unchanged_weights_every_ratio_is_exactly_one(
+    case: HeadCase, mode: str, dtype: torch.dtype
+) -> None:
+    actor = case.actor(dtype)
+    td = act(actor, case.inputs([B], dtype=dtype), mode)
+    dist = actor.get_dist(td)
+    for action_key, key in zip(actor.dist_sample_keys, actor.log_prob_keys, strict=True):
+        leaf = dist[action_key] if isinstance(dist, ActionDistribution) else dist
+        assert (leaf.log_prob(td[action_key]) == td[key]).all()
+        assert td[key].isfinite().all()
+
+
+@all_heads
+@all_modes
+def test_actions_are_legal_in_every_mode(case: HeadCase, mode: str) -> None:
+    actor, td = case.actor(), case.inputs([1000])
+    for key in actor.log_prob_keys:
+        assert (act(actor, td, mode)[key] > -torch.inf).all()
+
+
+@all_heads
+def test_deterministic_modes_repeat_and_random_does_not(case: HeadCase) -> None:
+    actor, td = case.actor(), case.inputs([100])
+    key = actor.dist_sample_keys[0]
+    for mode in ("MODE", "DETERMINISTIC", "MEAN"):
+        assert (act(actor, td, mode)[key] == act(actor, td, mode)[key]).all()
+    assert (act(actor, td)[key] != act(actor, td)[key]).any()
+
+
+@discrete_heads
+def test_a_discrete_leaf_has_no_mean_and_gives_its_mode(case: HeadCase) -> None:
+    actor, td = case.actor(), case.inputs([B])
+    key = actor.dist_sample_keys[0]
+    assert (act(actor, td, "MEAN")[key] == act(actor, td, "MODE")[key]).all()
+
+
+@all_heads
+@pytest.mark.parametrize("at_build", [None, True, False])
+@pytest.mark.parametrize("at_use", [None, True, False])
+def test_no_global_flag_changes_a_key_or_a_shape(
+    case: HeadCase, at_build: bool | None, at_use: bool | None
+) -> None:
+    def flag(value: bool | None) -> Any:
+        return contextlib.nullcontext() if value is None else set_composite_lp_aggregate(value)
+
+    torch.manual_seed(0)
+    with flag(at_build):
+        actor = case.actor()
+    torch.manual_seed(0)
+    plain = case.actor()
+    td = case.inputs([B])
+    torch.manual_seed(1)
+    expected = act(plain, td)
+    with flag(at_use):
+        torch.manual_seed(1)
+        found = act(actor, td)
+        assert actor.log_prob_keys == plain.log_prob_keys
+        assert actor.out_keys == plain.out_keys
+        scored = actor.log_prob(found)
+    assert set(found.keys(True, True)) == set(expected.keys(True, True))
+    for key, value in expected.items(True, True):
+        assert (found[key] == value).all()
+    assert isinstance(scored, torch.Tensor) != isinstance(plain[-1], CompositeHead)
+
+
+@all_heads
+def test_vmap_over_the_batch(case: HeadCase) -> None:
+    actor, td = case.actor(), case.inputs([B])
+    expected = act(actor, td, "DETERMINISTIC")
+    with set_exploration_type(ExplorationType.DETERMINISTIC), torch.no_grad():
+        found = torch.vmap(actor, randomness="different")(td.clone())
+    for key in actor.out_keys:
+        torch.testing.assert_close(found[key], expected[key], rtol=1e-5, atol=1e-6)
+    drawn = torch.vmap(actor, randomness="different")(td.clone())
+    assert set(actor.out_keys) <= set(drawn.keys(True, True))
+
+
+@all_heads
+def test_copies_and_pickles_act_the_same(case: HeadCase) -> None:
+    actor, td = case.actor(), case.inputs([B])
+    expected = act(actor, td, "DETERMINISTIC")
+    for twin in (copy.deepcopy(actor), pickle.loads(pickle.dumps(actor))):
+        found = act(twin, td, "DETERMINISTIC")
+        for key in actor.out_keys:
+            assert (found[key] == expected[key]).all()
+    fresh = case.actor()
+    fresh.load_state_dict(actor.state_dict())
+    found = act(fresh, td, "DETERMINISTIC")
+    assert all((found[key] == expected[key]).all() for key in actor.out_keys)
+
+
+@all_heads
+def test_projection_and_split_write_the_same_keys(case: HeadCase) -> None:
+    head = case.build()
+    features = torch.randn(B, 13)
+    layer = head.projection(13)
+    assert head.num_params == layer.module[0].out_features
+    projected = layer(TensorDict({"hidden": features}, [B]))
+    raw = layer.module[0](features)
+    split = head.split_params("raw")(TensorDict({"raw": raw}, [B]))
+    written = set(layer.out_keys)
+    assert written == set(head.in_keys) - set(case.masks)
+    for key in written:
+        assert (projected[key] == split[key]).all()
+
+
+def test_projection_starts_close_to_uniform() -> None:
+    head = CategoricalHead("action", N)
+    linear = head.projection(64).module[0]
+    assert (linear.bias == 0).all()
+    gram = linear.weight @ linear.weight.T
+    torch.testing.assert_close(gram, torch.eye(N) * 1e-4, rtol=0, atol=1e-7)
+
+
+def test_a_head_reads_keyword_arguments_as_every_tensordict_module() -> None:
+    head = CategoricalHead("action", 3, mask=True)
+    action, log_prob = head(
+        action_logits=torch.zeros(2, 3), action_mask=torch.tensor([[0, 1, 0], [0, 0, 1]])
+    )
+    assert action.tolist() == [1, 2]
+    assert log_prob.tolist() == [0, 0]
+
+
+def test_return_log_prob_off() -> None:
+    head = CategoricalHead("action", 3, return_log_prob=False)
+    td = head(TensorDict({"action_logits": torch.zeros(2, 3)}, [2]))
+    assert "action_log_prob" not in td.keys()
+    assert head.out_keys == ["action"]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32])
+def test_actions_have_the_dtype_that_was_asked_for(dtype: torch.dtype) -> None:
+    head = MultiCategoricalHead("action", NVEC, dtype=dtype)
+    td = head(TensorDict({"action_logits": torch.zeros(2, sum(NVEC))}, [2]))
+    assert td["action"].dtype == dtype
+
+
+# ---- continuous parameters
+
+
+@pytest.mark.parametrize("cls", [NormalHead, TanhNormalHead])
+def test_scales_are_mapped_as_torchrl_maps_them(cls: Any) -> None:
+    from tensordict.nn import NormalParamExtractor
+
+    raw = torch.linspace(-30, 5, 8)
+    head = cls("action", shape=(4,))
+    td = TensorDict({"action_loc": raw[:4], "action_scale": raw[4:] - 10}, [])
+    base = head.get_dist(td).base_dist
+    _, expected = NormalParamExtractor()(torch.cat([raw[:4], raw[4:] - 10]))
+    torch.testing.assert_close(base.scale, expected, rtol=0, atol=0)
+    assert (base.scale >= 1e-4).all()
+    none = cls("action", shape=(4,), scale_mapping="none")
+    td["action_scale"] = torch.rand(4) + 0.5
+    assert (none.get_dist(td).base_dist.scale == td["action_scale"]).all()
+
+
+def test_free_scale_is_one_parameter_per_dim_that_starts_at_one() -> None:
+    head = NormalHead("action", shape=(3,), free_scale=True)
+    assert head.in_keys == ["action_loc"]
+    assert [p.shape for p in head.parameters()] == [torch.Size([3])]
+    dist = head.get_dist(TensorDict({"action_loc": torch.zeros(2, 3)}, [2]))
+    torch.testing.assert_close(dist.base_dist.scale, torch.ones(2, 3))
+    dist.log_prob(torch.ones(2, 3)).sum().backward()
+    assert head.raw_scale is not None
+    assert head.raw_scale.grad is not None
+
+
+def test_event_dims_are_closed() -> None:
+    for shape in [(), (3,), (2, 3)]:
+        head = NormalHead("action", shape=shape)
+        td = TensorDict(
+            {"action_loc": torch.zeros(4, *shape), "action_scale": torch.zeros(4, *shape)}, [4]
+        )
+        dist = head.get_dist(td)
+        assert isinstance(dist, Independent)
+        assert dist.event_shape == torch.Size(shape)
+        assert head(td)["action_log_prob"].shape == torch.Size([4])
+
+
+# ---- composites
+
+
+def test_a_composite_gives_each_leaf_its_own_log_prob() -> None:
+    case = HEADS[-1]
+    actor, td = case.actor(), case.inputs([B])
+    dist = actor.get_dist(td)
+    assert isinstance(dist, ActionDistribution)
+    assert list(dist) == ["kind", ("arm", "force"), "where", "items"]
+    sample = dist.sample((4,))
+    assert sample.batch_size == torch.Size([4, B])
+    log_prob = dist.log_prob(sample)
+    assert set(log_prob.keys(True, True)) == set(actor.log_prob_keys)
+    assert all(value.shape == torch.Size([4, B]) for value in log_prob.values(True, True))
+    entropy = dist.entropy()
+    assert ("arm", "force_entropy") in entropy.keys(True)
+    other = case.actor().get_dist(td)
+    kl = torch.distributions.kl_divergence(dist, other)
+    parts = [torch.distributions.kl_divergence(dist[k], other[k]) for k in dist]
+    torch.testing.assert_close(kl, sum(parts))
+    assert dist.expand([3, B]).entropy()["kind_entropy"].shape == torch.Size([3, B])
+
+
+def test_a_composite_in_a_composite_adds_its_leaves() -> None:
+    inner = CompositeHead(CategoricalHead("a", 2), CategoricalHead("b", 3))
+    head = CompositeHead(inner, CategoricalHead("c", 5))
+    assert head.dist_sample_keys == ["a", "b", "c"]
+    assert head.num_params == 10
+
+
+def test_leaves_with_other_batch_dims_are_refused() -> None:
+    head = CompositeHead(CategoricalHead("team", 2), CategoricalHead(("agents", "action"), 3))
+    td = TensorDict(
+        {"team_logits": torch.zeros(4, 2), ("agents", "action_logits"): torch.zeros(4, 5, 3)}, [4]
+    )
+    with pytest.raises(ValueError, match=r"batch shapes .*\[4\].*\[4, 5\]"):
+        head(td)
+
+
+@pytest.mark.parametrize(
+    "build", [lambda: CompositeHead(), lambda: _twice()], ids=["none", "twice"]
+)
+def test_a_composite_needs_leaves_with_keys_of_their_own(build: Any) -> None:
+    with pytest.raises(ValueError, match="each key once"):
+        build()
+
+
+def _twice() -> CompositeHead:
+    return CompositeHead(CategoricalHead("a", 2), NormalHead("a"))
+
+
+# ---- nothing to choose
+
+
+def test_on_empty_neutral_acts_with_0_in_rows_without_a_choice() -> None:
+    head = CategoricalHead("action", 3, mask=True, on_empty="neutral")
+    td = TensorDict({"action_logits": torch.randn(2, 3)}, [2])
+    td["action_mask"] = torch.tensor([[False, False, False], [False, False, True]])
+    td = head(td)
+    assert td["action"].tolist() == [0, 2]
+    assert td["action_log_prob"].tolist() == [0, 0]
+
+
+# ---- what a user does wrong
+
+
+def masked_td(**changes: Any) -> TensorDict:
+    td = TensorDict({"action_logits": torch.zeros(4, 3)}, [4])
+    td["action_mask"] = torch.ones(4, 3, dtype=torch.bool)
+    for key, value in changes.items():
+        td[key] = value
+    return td
+
+
+def test_a_missing_mask_is_an_error_and_never_means_unmasked() -> None:
+    head = CategoricalHead("action", 3, mask=True)
+    with pytest.raises(KeyError, match=r"'action_mask': not in the tensordict, which holds 'act.*"):
+        head(masked_td().exclude("action_mask"))
+
+
+def test_missing_parameters_are_named() -> None:
+    with pytest.raises(KeyError, match=r"'action_scale': not in .*; append head.projection"):
+        NormalHead("action", (2,))(TensorDict({"action_loc": torch.zeros(2)}))
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 1), (1, 3), (4, 1, 3), (4, 4)], ids=str)
+def test_masks_of_the_wrong_shape_are_named_with_both_shapes(shape: tuple[int, ...]) -> None:
+    head = CategoricalHead("action", 3, mask=True)
+    td = TensorDict({"action_logits": torch.zeros(4, 3)})
+    td["action_mask"] = torch.ones(shape)
+    with pytest.raises(ValueError, match=r"'action_mask': expected shape \[4, 3\], got \["):
+        head(td)
+
+
+def test_empty_rows_are_named() -> None:
+    mask = torch.ones(4, 3)
+    mask[1:3] = 0
+    with pytest.raises(ValueError, match=r"'action_mask': no legal choice in rows 1, 2 \(2 of 4\)"):
+        CategoricalHead("action", 3, mask=True)(masked_td(action_mask=mask))
+
+
+def test_nan_parameters_are_named() -> None:
+    logits = torch.zeros(4, 3)
+    logits[2, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"'action_logits': nan in row 2 \(1 of 4\); look at"):
+        CategoricalHead("action", 3, mask=True)(masked_td(action_logits=logits))
+    head = NormalHead("x", (2,))
+    td = TensorDict({"x_loc": torch.zeros(3, 2), "x_scale": torch.full((3, 2), torch.nan)}, [3])
+    with pytest.raises(ValueError, match=r"'x_scale': nan in rows 0, 1, 2"):
+        head(td)
+
+
+def test_wrong_widths_are_named() -> None:
+    with pytest.raises(
+        ValueError, match=r"'action_logits': expected shape \[\.\.\., 3\], got \[4, 5"
+    ):
+        CategoricalHead("action", 3)(TensorDict({"action_logits": torch.zeros(4, 5)}, [4]))
+    split = NormalHead("x", (2,)).split_params("raw")
+    with pytest.raises(ValueError, match=r"'raw': expected shape \[\.\.\., 4\], got \[3, 5\]"):
+        split(TensorDict({"raw": torch.zeros(3, 5)}, [3]))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: CategoricalHead("action"), "expected the number of choices n >= 1, got n=None"),
+        (lambda: CategoricalHead("action", 0), "got n=0"),
+        (lambda: MultiCategoricalHead("action"), r"got nvec=\(\)"),
+        (lambda: MultiCategoricalHead("action", [2, 0]), r"got nvec=\(2, 0\)"),
+        (lambda: CategoricalHead("action", 3, on_empty="skip"), "on_empty: expected one of"),
+        (lambda: TanhNormalHead("a", 0.0, torch.inf), "an unbounded action needs a NormalHead"),
+        (lambda: TanhNormalHead("a", 1.0, 0.0), "expected finite bounds with low <= high"),
+        (lambda: NormalHead("a", free_scale=True, scale="s"), "free_scale=True reads no scale"),
+        (lambda: NormalHead("a", scale_mapping="square"), "Unknown mapping square"),
+        (
+            lambda: make_actor(_body("features"), CategoricalHead("a", 2)),
+            "name its output with in_k",
+        ),
+    ],
+)
+def test_bad_arguments_say_what_was_expected(build: Any, message: str) -> None:
+    with pytest.raises((ValueError, NotImplementedError), match=message):
+        build()
+
+
+def test_misspelt_keywords_are_refused() -> None:
+    with pytest.raises(TypeError, match="maks"):
+        CategoricalHead("action", 3, maks=True)
+
+
+def _body(out_key: str) -> TensorDictModule:
+    return TensorDictModule(nn.Linear(FEATURES, 64), ["observation"], [out_key])
+
+
+def test_validate_off_looks_at_no_value() -> None:
+    head = CategoricalHead("action", 3, mask=True, validate=False)
+    dist = head.get_dist(masked_td(action_logits=torch.full((4, 3), torch.nan)))
+    assert dist.log_prob(torch.zeros(4)).isnan().all()
+
+
+# ---- in TorchRL's other losses
+
+
+@all_heads
+@pytest.mark.parametrize("loss_class", [A2CLoss, ReinforceLoss])
+def test_actors_work_unchanged_in_torchrls_other_losses(case: HeadCase, loss_class: Any) -> None:
+    if case.name == "hybrid":
+        pytest.skip("TorchRL's A2CLoss and ReinforceLoss take one action key, whatever the actor")
+    if case.name == "one leaf" and loss_class is A2CLoss:
+        pytest.skip("TorchRL's A2CLoss calls rsample on every composite, discrete or not")
+    actor = case.actor()
+    td = act(actor, case.inputs([B]))
+    for key in ("advantage", "value_target"):
+        td[key] = torch.randn(B, 1)
+    loss = loss_class(actor, critic())
+    loss.set_keys(action=actor.dist_sample_keys[0], sample_log_prob=actor.log_prob_keys[0])
+    out = loss(td)
+    name = "loss_objective" if loss_class is A2CLoss else "loss_actor"
+    out[name].backward()
+    grads = [p.grad for p in actor.parameters()]
+    assert all(grad is not None and grad.isfinite().all() for grad in grads)
+    assert any((grad != 0).any() for grad in grads if grad is not None)
