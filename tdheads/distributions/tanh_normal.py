@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal, constraints, register_kl
 
-from tdheads.checks import check_finite, eager, rows_where, show
+from tdheads.checks import check_finite, eager
+from tdheads.distributions.bounds import Bounds
 from tdheads.distributions.masked_categorical import check_value_shape, upcast
 from tdheads.keys import Names
 
@@ -85,19 +86,13 @@ class TanhNormal(Distribution):
             check_finite(scale, names.params, "look at the network that wrote the scale")
         loc, scale = torch.broadcast_tensors(upcast(loc), upcast(scale))
         self.base_dist = Normal(loc, scale, validate_args=False)
-        self.low = torch.as_tensor(low, dtype=loc.dtype, device=loc.device)
-        self.high = torch.as_tensor(high, dtype=loc.dtype, device=loc.device)
+        self.bounds = Bounds.of(low, high, loc)
         super().__init__(loc.shape, validate_args=False)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> TanhNormal:
         """Return a view of the distribution with a larger batch shape."""
         new = type(self).__new__(type(self)) if _instance is None else _instance
-        new.validates, new._names, new.low, new.high = (
-            self.validates,
-            self._names,
-            self.low,
-            self.high,
-        )
+        new.validates, new._names, new.bounds = self.validates, self._names, self.bounds
         new.base_dist = self.base_dist.expand(batch_shape)
         Distribution.__init__(new, torch.Size(batch_shape), validate_args=False)
         return new
@@ -115,19 +110,7 @@ class TanhNormal(Distribution):
     @property
     def support(self) -> constraints.Constraint:
         """The closed interval between the bounds."""
-        return constraints.interval(self.low, self.high)
-
-    @property
-    def _middle(self) -> Tensor:
-        return (self.low + self.high) / 2
-
-    @property
-    def _half(self) -> Tensor:
-        return (self.high - self.low) / 2
-
-    def _squash(self, latent: Tensor) -> Tensor:
-        # rounding may carry middle + half past a bound
-        return torch.clamp(self._middle + self._half * latent.tanh(), self.low, self.high)
+        return constraints.interval(self.bounds.low, self.bounds.high)
 
     @property
     def mode(self) -> Tensor:
@@ -135,7 +118,7 @@ class TanhNormal(Distribution):
 
         The density of a wide squashed normal peaks at the bounds: no action to act with.
         """
-        return self._squash(self.loc)
+        return self.bounds.scale(self.loc.tanh())
 
     @property
     def deterministic_sample(self) -> Tensor:
@@ -144,7 +127,7 @@ class TanhNormal(Distribution):
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Draw with a gradient to loc and scale, ``[*sample_shape, *B]``."""
-        return self._squash(self.base_dist.rsample(torch.Size(sample_shape)))
+        return self.bounds.scale(self.base_dist.rsample(torch.Size(sample_shape)).tanh())
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Draw without a gradient, ``[*sample_shape, *B]``."""
@@ -154,30 +137,12 @@ class TanhNormal(Distribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of the written action ``value`` (``[*S, *B]``)."""
         check_value_shape(value, self.batch_shape, self._names)
-        written = value.to(self.loc.dtype)
         if self.validates:
-            self._check_bounds(value)
-        fixed = self._half == 0
-        half = self._half.masked_fill(fixed, 1)
-        # one rounding step of the written dtype, relative to the half width, off the bound
-        reach = torch.maximum(self.low.abs(), self.high.abs()) / half
-        edge = 1 - (torch.finfo(value.dtype).eps * reach.clamp_min(1)).clamp_max(0.5)
-        y = ((written - self._middle) / half).clamp(-edge, edge)
+            self.bounds.check(value, self._names.value)
+        y = self.bounds.unscale(value)
         latent = (y.log1p() - (-y).log1p()) / 2
-        log_prob = self.base_dist.log_prob(latent) - ((1 - y) * (1 + y) * half).log()
-        return log_prob.masked_fill(fixed, 0)
-
-    def _check_bounds(self, value: Tensor) -> None:
-        # a bound is rounded as the written action was: bfloat16 has no 0.3
-        bad = (value < self.low.to(value.dtype)) | (value > self.high.to(value.dtype))
-        if bad.any():
-            event = max(self.low.ndim, self.high.ndim)
-            rows = bad.flatten(-event).any(-1) if 0 < event < bad.ndim else bad
-            raise ValueError(
-                f"{show(self._names.value)}: {value[bad][0].item():g} in {rows_where(rows)} is"
-                f" outside of [{self.low.min().item():g}, {self.high.max().item():g}]; write the"
-                " action that the environment took, or widen the bounds"
-            )
+        slope = ((1 - y) * (1 + y) * self.bounds.half).log()
+        return (self.base_dist.log_prob(latent) - slope).masked_fill(self.bounds.fixed, 0)
 
     def entropy(self) -> Tensor:
         r"""Differential entropy in nats, ``[*B]``, without sampling.
@@ -186,10 +151,9 @@ class TanhNormal(Distribution):
         :math:`2 \log 2 - 2 E|x| - 2 E \log(1 + e^{-2|x|})`, the logarithm as an alternating series
         of :math:`E e^{-2k|x|}`, accelerated: the error is below 1e-6 for every loc and scale.
         """
-        fixed = self._half == 0
-        half = self._half.masked_fill(fixed, 1)
-        entropy = self.base_dist.entropy() + half.log() + _mean_log_slope(self.loc, self.scale)
-        return entropy.masked_fill(fixed, 0)
+        entropy = self.base_dist.entropy() + self.bounds.half.log()
+        entropy = entropy + _mean_log_slope(self.loc, self.scale)
+        return entropy.masked_fill(self.bounds.fixed, 0)
 
 
 def _mean_log_slope(loc: Tensor, scale: Tensor) -> Tensor:
@@ -216,7 +180,7 @@ def _one_sided(a: Tensor, z: Tensor) -> Tensor:
 @register_kl(TanhNormal, TanhNormal)
 def _kl_tanh_normal(p: TanhNormal, q: TanhNormal) -> Tensor:
     # KL does not change under a bijection that both sides share
-    if eager() and not (torch.equal(p.low, q.low) and torch.equal(p.high, q.high)):
+    if eager() and not p.bounds.same_as(q.bounds):
         raise ValueError("KL of two TanhNormal: expected the same bounds on both sides")
     kl = torch.distributions.kl_divergence(p.base_dist, q.base_dist)
-    return kl.masked_fill(p._half == 0, 0)
+    return kl.masked_fill(p.bounds.fixed, 0)
