@@ -14,14 +14,21 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from tdheads import (
+    BernoulliHead,
+    BetaHead,
     CategoricalHead,
     CompositeHead,
     Head,
+    MaskedBernoulli,
     MaskedCategorical,
     MaskedJointCategorical,
     MaskedMultiCategorical,
+    MaskedMultiOneHot,
+    MaskedOneHotCategorical,
     MultiCategoricalHead,
+    MultiOneHotHead,
     NormalHead,
+    OneHotCategoricalHead,
     TanhNormalHead,
     make_actor,
 )
@@ -54,9 +61,9 @@ class Discrete:
 
     def first_of_each(self) -> list[int]:
         """Positions whose legality makes every dimension non-empty."""
-        if self.name == "multi-padded":
+        if self.name.endswith("-padded"):
             return [d * max(NVEC) for d in range(len(NVEC))]
-        if self.name == "multi-flat":
+        if self.name.endswith("-flat"):
             return [0, *np.cumsum(NVEC)[:-1].tolist()]
         return [0]
 
@@ -94,11 +101,42 @@ def _product(logits: Tensor, mask: Tensor | None = None, **kwargs: Any) -> Distr
     return MaskedJointCategorical(logits, NVEC, mask, **kwargs)
 
 
+def _one_hot(index: int, size: int) -> tuple[int, ...]:
+    return tuple(int(i == index) for i in range(size))
+
+
+def _as_one_hot(logits: np.ndarray, mask: np.ndarray) -> dict[Any, float]:
+    return {_one_hot(i, N): p for i, p in _single(logits, mask).items()}
+
+
+def _as_multi_one_hot(logits: np.ndarray, mask: np.ndarray) -> dict[Any, float]:
+    factored = _factored(logits, mask)
+    return {
+        sum((_one_hot(i, n) for i, n in zip(choice, NVEC, strict=True)), ()): p
+        for choice, p in factored.items()
+    }
+
+
+def _bits(logits: np.ndarray, mask: np.ndarray) -> dict[Any, float]:
+    one = np.where(mask, 1 / (1 + np.exp(-logits.astype(np.float64))), 0.0)
+    return dict(oracle.joint_probs([np.array([1 - p, p]) for p in one]))
+
+
+def _multi_hot(logits: Tensor, mask: Tensor | None = None, **kwargs: Any) -> Distribution:
+    return MaskedMultiOneHot(logits, NVEC, mask, **kwargs)
+
+
 DISCRETE = [
     Discrete("categorical", N, (N,), MaskedCategorical, _single),
     Discrete("multi-flat", sum(NVEC), (sum(NVEC),), _multi, _factored),
     Discrete("multi-padded", sum(NVEC), (len(NVEC), max(NVEC)), _multi, _factored),
     Discrete("joint", int(np.prod(NVEC)), tuple(NVEC), _product, _joint),
+    Discrete("one-hot", N, (N,), MaskedOneHotCategorical, _as_one_hot),
+    Discrete("multi-one-hot-flat", sum(NVEC), (sum(NVEC),), _multi_hot, _as_multi_one_hot),
+    Discrete(
+        "multi-one-hot-padded", sum(NVEC), (len(NVEC), max(NVEC)), _multi_hot, _as_multi_one_hot
+    ),
+    Discrete("bits", N, (N,), MaskedBernoulli, _bits),
 ]
 
 
@@ -169,6 +207,29 @@ HEADS = [
         lambda **kw: MultiCategoricalHead("action", NVEC, joint=True, mask=True, **kw),
         {"action_mask": tuple(NVEC)},
     ),
+    HeadCase(
+        "one-hot",
+        lambda **kw: OneHotCategoricalHead("action", N, mask=True, **kw),
+        {"action_mask": (N,)},
+    ),
+    HeadCase(
+        "one-hot relaxed",
+        lambda **kw: OneHotCategoricalHead(
+            "action", N, grad_method="relaxed", temperature=0.7, mask=True, **kw
+        ),
+        {"action_mask": (N,)},
+    ),
+    HeadCase(
+        "multi-one-hot",
+        lambda **kw: MultiOneHotHead("action", NVEC, mask=True, **kw),
+        {"action_mask": (len(NVEC), max(NVEC))},
+    ),
+    HeadCase(
+        "bits",
+        lambda **kw: BernoulliHead("action", N, mask=True, **kw),
+        {"action_mask": (N,)},
+    ),
+    HeadCase("beta", lambda **kw: BetaHead("action", -1.0, 3.0, (3,), **kw)),
     HeadCase("normal", lambda **kw: NormalHead("action", (3,), **kw)),
     HeadCase("normal free", lambda **kw: NormalHead("action", (2, 3), free_scale=True, **kw)),
     HeadCase("tanh", lambda **kw: TanhNormalHead("action", 0.0, 10.0, (3,), **kw)),

@@ -13,6 +13,8 @@ FloatArray = np.ndarray
 def masked_probs(logits: FloatArray, mask: FloatArray) -> FloatArray:
     """Probabilities of one row: softmax over the legal choices, computed by sorting them out."""
     legal = np.flatnonzero(mask)
+    if not len(legal):
+        return np.zeros(len(mask))
     z = np.asarray(logits, dtype=np.float64)[legal]
     weights = np.exp(z - z.max())
     probs = np.zeros(len(mask))

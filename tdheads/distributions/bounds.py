@@ -75,3 +75,24 @@ class Bounds(NamedTuple):
     def same_as(self, other: Bounds) -> bool:
         """Whether both bounds are equal (looks at values)."""
         return torch.equal(self.low, other.low) and torch.equal(self.high, other.high)
+
+
+def bound_buffers(
+    key: NestedKey, low: float | Tensor, high: float | Tensor, shape: torch.Size
+) -> dict[str, Tensor]:
+    """Return the bounds of a head as tensors of the action's shape.
+
+    Raises:
+        ValueError: for bounds that are not finite or out of order.
+
+    Example:
+        >>> bound_buffers("action", 0.0, 1.0, torch.Size([2]))["high"]
+        tensor([1., 1.])
+    """
+    low, high = (torch.as_tensor(b, dtype=torch.get_default_dtype()) for b in (low, high))
+    if not (low.isfinite().all() and high.isfinite().all() and (low <= high).all()):
+        raise ValueError(
+            f"{show(key)}: expected finite bounds with low <= high, got low={low.tolist()},"
+            f" high={high.tolist()}; an unbounded action needs a NormalHead"
+        )
+    return {"low": low.expand(shape).clone(), "high": high.expand(shape).clone()}

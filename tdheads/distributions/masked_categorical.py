@@ -73,7 +73,7 @@ class MaskedCategorical(Distribution):
         self.empty = None if mask is None or on_empty == "error" else ~mask.any(-1)
         self.logits = _legal_log_probs(scores, mask, self.empty)
         self.validates = checks
-        self._names = names
+        self.names = names
         if checks:
             self._check_rows(mask)
         super().__init__(scores.shape[:-1], validate_args=False)
@@ -85,11 +85,11 @@ class MaskedCategorical(Distribution):
             return
         if mask is not None and (empty := ~mask.any(-1)).any() and self.empty is None:
             raise ValueError(
-                f"{show(self._names.mask)}: no legal choice in {rows_where(empty)}; allow one in"
+                f"{show(self.names.mask)}: no legal choice in {rows_where(empty)}; allow one in"
                 " each row, or build the head with on_empty='neutral' if such rows are normal"
             )
         raise ValueError(
-            f"{show(self._names.params)}: no finite distribution in {rows_where(bad)}; a row needs"
+            f"{show(self.names.params)}: no finite distribution in {rows_where(bad)}; a row needs"
             " a finite logit on a legal choice and no +inf"
         )
 
@@ -99,7 +99,7 @@ class MaskedCategorical(Distribution):
         new = type(self).__new__(type(self)) if _instance is None else _instance
         new.logits = self.logits.expand(*batch_shape, self.num_events)
         new.empty = None if self.empty is None else self.empty.expand(batch_shape)
-        new.validates, new._names = self.validates, self._names
+        new.validates, new.names = self.validates, self.names
         Distribution.__init__(new, batch_shape, validate_args=False)
         return new
 
@@ -135,19 +135,23 @@ class MaskedCategorical(Distribution):
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Draw choices, ``[*sample_shape, *B]`` int64, by the Gumbel-max rule."""
-        shape = torch.Size(sample_shape) + self.logits.shape
         with torch.no_grad():
-            noise = torch.empty(shape, dtype=self.logits.dtype, device=self.logits.device)
-            scores = self.logits - noise.exponential_().log()
-            # an exponential of 0 would give -inf + inf = nan, which argmax prefers
-            scores = scores.masked_fill(self.logits == -torch.inf, -torch.inf)
-            return scores.argmax(-1)
+            return self.gumbel_scores(torch.Size(sample_shape)).argmax(-1)
+
+    def gumbel_scores(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
+        """Log-probabilities plus Gumbel noise, whose largest entry is a sample; ``[*S, *B, n]``."""
+        noise = torch.empty(
+            sample_shape + self.logits.shape, dtype=self.logits.dtype, device=self.logits.device
+        )
+        scores = self.logits - noise.exponential_().log()
+        # an exponential of 0 would give -inf + inf = nan, which argmax prefers
+        return scores.masked_fill(self.logits == -torch.inf, -torch.inf)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-probability of ``value`` (``[*S, *B]``, any integer dtype); illegal: ``-inf``."""
-        check_value_shape(value, self.batch_shape, self._names)
+        check_value_shape(value, self.batch_shape, self.names)
         if self.validates:
-            check_range(value, self.num_events, self._names)
+            check_range(value, self.num_events, self.names)
         shape = torch.broadcast_shapes(value.shape, self.batch_shape)
         index = value.long().expand(shape).unsqueeze(-1)
         return self.logits.expand(*shape, self.num_events).gather(-1, index).squeeze(-1)

@@ -12,6 +12,7 @@ from torch.distributions import Distribution, Normal
 
 from tdheads.checks import check_finite, eager
 from tdheads.distributions import IndependentLeaf, TanhNormal
+from tdheads.distributions.bounds import bound_buffers
 from tdheads.distributions.masked_categorical import upcast
 from tdheads.heads.base import LeafHead
 from tdheads.keys import NestedKey
@@ -152,14 +153,8 @@ class TanhNormalHead(LocScaleHead):
         **options: Any,
     ) -> None:
         super().__init__(action_key, shape, **options)
-        low, high = (torch.as_tensor(b, dtype=torch.get_default_dtype()) for b in (low, high))
-        if not (low.isfinite().all() and high.isfinite().all() and (low <= high).all()):
-            raise ValueError(
-                f"{action_key!r}: expected finite bounds with low <= high, got low={low.tolist()},"
-                f" high={high.tolist()}; an unbounded action needs a NormalHead"
-            )
-        self.register_buffer("low", low.expand(self.shape).clone(), persistent=False)
-        self.register_buffer("high", high.expand(self.shape).clone(), persistent=False)
+        for name, bound in bound_buffers(action_key, low, high, self.shape).items():
+            self.register_buffer(name, bound, persistent=False)
 
     def distribution(
         self, *, mask: Tensor | None = None, loc: Tensor, scale: Tensor | None = None

@@ -7,32 +7,43 @@ from typing import Any, TypeVar
 
 import torch
 from torchrl.data import (
+    Binary,
     Bounded,
     Categorical,
     Composite,
     MultiCategorical,
+    MultiOneHot,
+    OneHot,
     TensorSpec,
     Unbounded,
 )
 
 from tdheads.checks import show
 from tdheads.heads.base import Head, LeafHead
+from tdheads.heads.bernoulli import BernoulliHead
 from tdheads.heads.categorical import CategoricalHead
 from tdheads.heads.composite import CompositeHead
+from tdheads.heads.masks import find_mask, given_masks
 from tdheads.heads.multi_categorical import MultiCategoricalHead
 from tdheads.heads.normal import NormalHead, TanhNormalHead
-from tdheads.keys import MASK, NestedKey, as_key, as_path, suffixed
+from tdheads.heads.one_hot import MultiOneHotHead, OneHotCategoricalHead
+from tdheads.keys import NestedKey, as_key, as_path
 
 Factory = Callable[..., LeafHead]
 F = TypeVar("F", bound=Factory)
 
 _FACTORIES: dict[type[TensorSpec], Factory] = {}
 
-# What real environments call the mask of an action, next to `K_mask`.
-MASK_NAMES = ("action_mask", "avail_actions", "available_actions", "legal_actions")
-# A name that also means other things (PettingZoo: who acts): taken only where the shape fits.
-WEAK = ("mask",)
-
+OPTIONS = {
+    "joint",
+    "on_empty",
+    "validate",
+    "scale_mapping",
+    "scale_lb",
+    "free_scale",
+    "grad_method",
+    "temperature",
+}
 CONTINUOUS = ("validate", "scale_mapping", "scale_lb", "free_scale")
 
 
@@ -110,7 +121,7 @@ def make_head(
     }
     leaves = dict(_action_leaves(action_spec, observation_spec))
     own = {as_key(key): dict(value) for key, value in (leaf_options or {}).items()}
-    masks = _given_masks(mask, list(leaves))
+    masks = given_masks(mask, list(leaves))
     unknown = [key for key in (*own, *masks) if key not in leaves]
     if unknown:
         raise ValueError(f"unknown leaves {unknown}: expected some of {list(leaves)}")
@@ -118,7 +129,7 @@ def make_head(
     for key, (spec, batch) in leaves.items():
         factory = _factory(key, spec)
         head = factory(key, spec, mask=False, **{**options, **own.get(key, {})})
-        found = masks[key] if key in masks else _find_mask(head, batch, observation_spec)
+        found = masks[key] if key in masks else find_mask(head, batch, observation_spec)
         if found is not False:
             head = factory(key, spec, mask=found, **{**options, **own.get(key, {})})
         heads.append(head)
@@ -159,65 +170,26 @@ def _factory(key: NestedKey, spec: TensorSpec) -> Factory:
     )
 
 
-def _given_masks(mask: Any, leaves: list[NestedKey]) -> dict[NestedKey, NestedKey | bool]:
-    if mask is None:
-        return {}
-    if isinstance(mask, Mapping):
-        return {as_key(leaf): key for leaf, key in mask.items()}
-    if not isinstance(mask, bool) and len(leaves) > 1:
-        raise ValueError(f"mask={mask!r}: say which of the leaves {leaves} it belongs to")
-    return dict.fromkeys(leaves, mask)
-
-
-def _find_mask(
-    head: LeafHead, batch: torch.Size, observation_spec: Composite | None
-) -> NestedKey | bool:
-    """Return the key of the leaf's mask in the observation spec, ``False`` if there is none."""
-    if observation_spec is None or not head.mask_shapes:
-        return False
-    own_key = suffixed(head.action_key, MASK)
-    group = as_path(head.action_key)[:-1]
-    shapes = [torch.Size(batch + shape) for shape in head.mask_shapes]
-    fitting = []
-    for key in map(as_key, observation_spec.keys(include_nested=True, leaves_only=True)):
-        path, name = as_path(key)[:-1], as_path(key)[-1]
-        if path[: len(group)] != group or name not in {as_path(own_key)[-1], *MASK_NAMES, *WEAK}:
-            continue
-        shape = observation_spec[key].shape
-        if shape in shapes:
-            fitting.append(key)
-        elif name not in WEAK:
-            raise ValueError(
-                f"{show(key)}: expected a mask of {show(head.action_key)} of shape"
-                f" {' or '.join(str(list(s)) for s in shapes)}, got {list(shape)}; say joint=True"
-                " for a mask over the product of the choices, or mask={leaf: key or False}"
-            )
-    if own_key in fitting:
-        return own_key
-    if len(fitting) > 1:
-        raise ValueError(
-            f"{show(head.action_key)}: several entries may be its mask: {fitting}; say which with"
-            " mask={leaf: key}"
-        )
-    return fitting[0] if fitting else False
-
-
 def _take(options: dict[str, Any], *names: str) -> dict[str, Any]:
     """Return the named options; an option that no head knows is an error."""
-    known = {"joint", "on_empty", "validate", "scale_mapping", "scale_lb", "free_scale"}
-    if unknown := set(options) - known:
-        raise TypeError(f"make_head: unknown options {sorted(unknown)}; known are {sorted(known)}")
+    if unknown := set(options) - OPTIONS:
+        known = ", ".join(sorted(OPTIONS))
+        raise TypeError(f"make_head: unknown options {sorted(unknown)}; known are {known}")
     return {name: options[name] for name in names if name in options}
 
 
-def _choices(
-    action_key: NestedKey, spec: TensorSpec, nvec: list[int], mask: Any, options: dict[str, Any]
-) -> LeafHead:
+def _check_one_dim(action_key: NestedKey, spec: TensorSpec) -> None:
     if len(spec.shape) > 1:
         raise ValueError(
             f"{show(action_key)}: no head for discrete actions of shape {list(spec.shape)}; flatten"
             " the action to one dim, or add a head with register_head"
         )
+
+
+def _choices(
+    action_key: NestedKey, spec: TensorSpec, nvec: list[int], mask: Any, options: dict[str, Any]
+) -> LeafHead:
+    _check_one_dim(action_key, spec)
     taken = {"mask": mask, "dtype": spec.dtype, **_take(options, "on_empty", "validate")}
     if not spec.shape:
         return CategoricalHead(action_key, nvec[0], **taken)
@@ -237,6 +209,39 @@ def _multi_categorical(
     action_key: NestedKey, spec: MultiCategorical, *, mask: NestedKey | bool, **options: Any
 ) -> LeafHead:
     return _choices(action_key, spec, [int(n) for n in spec.nvec], mask, options)
+
+
+@register_head(OneHot)
+def _one_hot(
+    action_key: NestedKey, spec: OneHot, *, mask: NestedKey | bool, **options: Any
+) -> LeafHead:
+    taken = _hot(action_key, spec, options)
+    return OneHotCategoricalHead(action_key, int(spec.space.n), mask=mask, **taken)
+
+
+@register_head(MultiOneHot)
+def _multi_one_hot(
+    action_key: NestedKey, spec: MultiOneHot, *, mask: NestedKey | bool, **options: Any
+) -> LeafHead:
+    taken = _hot(action_key, spec, options)
+    nvec = [int(box.n) for box in spec.space]
+    return MultiOneHotHead(action_key, nvec, mask=mask, **taken)
+
+
+@register_head(Binary)
+def _binary(
+    action_key: NestedKey, spec: Binary, *, mask: NestedKey | bool, **options: Any
+) -> LeafHead:
+    _check_one_dim(action_key, spec)
+    taken = _take(options, "on_empty", "validate")
+    n = int(spec.shape[-1])
+    return BernoulliHead(action_key, n, mask=mask, dtype=spec.dtype, **taken)
+
+
+def _hot(action_key: NestedKey, spec: TensorSpec, options: dict[str, Any]) -> dict[str, Any]:
+    _check_one_dim(action_key, spec)
+    names = ("on_empty", "validate", "grad_method", "temperature")
+    return {"dtype": spec.dtype, **_take(options, *names)}
 
 
 @register_head(Bounded)

@@ -1,0 +1,101 @@
+"""Where the options of several choices stand in one row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tdheads.checks import shape_error, show
+from tdheads.keys import Names, NestedKey
+
+
+class Layout(torch.nn.Module):
+    r"""Where the choices of each dimension stand in a packed row ``[*B, sum(nvec)]``.
+
+    ``pad`` turns a packed row into ``[*B, k, max(nvec)]`` with one gather, without a loop over the
+    dimensions. Dimensions of equal size need no gather: the padded row is a view.
+
+    Example:
+        >>> Layout([2, 3]).pad(torch.arange(5.0), fill=-1.0)
+        tensor([[ 0.,  1., -1.],
+                [ 2.,  3.,  4.]])
+    """
+
+    index: Tensor
+    inside: Tensor
+    positions: Tensor
+
+    def __init__(self, nvec: Sequence[int], device: torch.device | None = None) -> None:
+        super().__init__()
+        self.nvec = tuple(int(n) for n in nvec)
+        self.width = max(self.nvec)
+        self.equal = min(self.nvec) == self.width
+        column = torch.arange(self.width, device=device)
+        sizes = torch.tensor(self.nvec, device=device).unsqueeze(-1)
+        inside = column < sizes
+        start = (sizes.cumsum(0) - sizes).expand_as(inside)
+        # outside of its dimension a column points at its first entry, and is then filled
+        index = torch.where(inside, start + column, start)
+        self.register_buffer("index", index, persistent=False)
+        self.register_buffer("inside", inside, persistent=False)
+        positions = inside.flatten().nonzero().squeeze(-1)
+        self.register_buffer("positions", positions, persistent=False)
+
+    @classmethod
+    def named(cls, key: NestedKey, nvec: Sequence[int]) -> Layout:
+        """Build the layout of the leaf ``key``, which errors name."""
+        if len(nvec) == 0 or min(nvec) < 1:
+            raise ValueError(
+                f"{show(key)}: expected the number of options of each dimension, got"
+                f" nvec={list(nvec)}"
+            )
+        return cls(nvec)
+
+    @property
+    def mask_shapes(self) -> tuple[torch.Size, torch.Size]:
+        """Shapes of a factored mask without batch dims: flat, and padded to the widest."""
+        return torch.Size([self.size]), self.inside.shape
+
+    @property
+    def size(self) -> int:
+        """Length ``sum(nvec)`` of a packed row."""
+        return sum(self.nvec)
+
+    def pad(self, packed: Tensor, fill: float | bool) -> Tensor:
+        """Unpack ``[*B, sum(nvec)]`` into ``[*B, k, max(nvec)]``, with ``fill`` outside."""
+        if self.equal:
+            return packed.unflatten(-1, (len(self.nvec), self.width))
+        return packed[..., self.index].masked_fill(~self.inside, fill)
+
+    def pack(self, padded: Tensor) -> Tensor:
+        """Undo ``pad``: ``[*B, k, max(nvec)]`` into ``[*B, sum(nvec)]``."""
+        flat = padded.flatten(-2)
+        return flat if self.equal else flat[..., self.positions]
+
+    def pad_logits(
+        self, logits: Tensor, mask: Tensor | None, names: Names
+    ) -> tuple[Tensor, Tensor | None]:
+        """Pad packed logits and a factored mask, flat or padded, after checking their shapes."""
+        batch_shape = logits.shape[:-1]
+        if logits.shape[-1] != self.size:
+            todo = f"the last dim packs the options of nvec={list(self.nvec)}"
+            raise shape_error(names.params, (*batch_shape, self.size), logits, todo)
+        if mask is not None:
+            mask = self._pad_mask(mask, batch_shape, names)
+        elif not self.equal:
+            mask = self.inside.expand(*batch_shape, -1, -1)
+        return self.pad(logits, 0.0), mask
+
+    def _pad_mask(self, mask: Tensor, batch_shape: torch.Size, names: Names) -> Tensor:
+        padded = (*batch_shape, *self.inside.shape)
+        if mask.shape == (*batch_shape, self.size):
+            return self.pad(mask, False)
+        if mask.shape == padded:
+            return mask if self.equal else mask.masked_fill(~self.inside, False)
+        todo = (
+            "a factored mask is flat or padded to the widest dimension; a mask over the product of"
+            " the choices needs joint=True"
+        )
+        raise shape_error(names.mask, f"{[*batch_shape, self.size]} or {list(padded)}", mask, todo)

@@ -1,0 +1,172 @@
+"""One-hot actions over the legal choices of a mask, with a gradient through the sample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints, register_kl
+
+from tdheads.checks import check_options, rows_where, show
+from tdheads.distributions.masked_categorical import MaskedCategorical, check_value_shape
+from tdheads.keys import Names
+
+GRAD_METHODS = ("pass_through", "relaxed")
+
+
+class MaskedOneHotCategorical(Distribution):
+    r"""Categorical over the legal choices whose samples are one-hot vectors.
+
+    .. math:: p_i = m_i e^{z_i} / \sum_j m_j e^{z_j}
+
+    ``rsample`` gives an exact one-hot vector with a straight-through gradient: that of the
+    probabilities (``"pass_through"``), or that of the Gumbel-softmax sample
+    :math:`\mathrm{softmax}((\log p + g) / \tau)` whose largest entry is the sample
+    (``"relaxed"``). Masked entries have value 0 and gradient 0.
+
+    Args:
+        logits: unnormalised log-probabilities, shape ``[*B, n]``.
+        mask: legal choices, shape ``[*B, n]``, bool or 0/1 numbers; ``None`` allows all.
+        grad_method: ``"pass_through"`` or ``"relaxed"``.
+        temperature: of the Gumbel-softmax sample.
+        options: ``probs``, ``on_empty``, ``names``, ``validate_args`` as in
+            :class:`MaskedCategorical`.
+
+    Values have shape ``[*B, n]``, with one 1 and zeros, in any dtype.
+
+    Raises:
+        ValueError: as :class:`MaskedCategorical`, and by ``log_prob`` for a value that is not
+            one-hot.
+
+    Source: Bengio et al., https://arxiv.org/abs/1308.3432 (pass-through); Jang et al.,
+    https://arxiv.org/abs/1611.01144 (relaxed).
+
+    Example:
+        >>> mask = torch.tensor([[True, False, True]])
+        >>> dist = MaskedOneHotCategorical(torch.zeros(1, 3), mask)
+        >>> dist.mode
+        tensor([[1, 0, 0]])
+        >>> dist.log_prob(dist.mode).exp()
+        tensor([0.5000])
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    has_enumerate_support = True
+    has_rsample = True
+
+    def __init__(
+        self,
+        logits: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        grad_method: str = "pass_through",
+        temperature: float = 1.0,
+        **options: Any,
+    ) -> None:
+        check_options("grad_method", grad_method, GRAD_METHODS)
+        self._set(MaskedCategorical(logits, mask, **options), grad_method, temperature)
+
+    def _set(self, index: MaskedCategorical, grad_method: str, temperature: float) -> None:
+        self._index = index
+        self._options = grad_method, temperature
+        event_shape = torch.Size([index.num_events])
+        super().__init__(index.batch_shape, event_shape, validate_args=False)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> MaskedOneHotCategorical:
+        """Return a view of the distribution with a larger batch shape."""
+        new = type(self).__new__(type(self)) if _instance is None else _instance
+        new._set(self._index.expand(batch_shape), *self._options)
+        return new
+
+    @property
+    def validates(self) -> bool:
+        """Whether values are looked at (a host synchronisation)."""
+        return self._index.validates
+
+    @property
+    def empty(self) -> Tensor | None:
+        """Rows without a legal choice, ``[*B]``; ``None`` if that is an error."""
+        return self._index.empty
+
+    @property
+    def logits(self) -> Tensor:
+        """Log-probabilities ``[*B, n]``, ``-inf`` where illegal."""
+        return self._index.logits
+
+    @property
+    def probs(self) -> Tensor:
+        """Probabilities ``[*B, n]``, exactly 0 where illegal."""
+        return self._index.probs
+
+    @property
+    def mean(self) -> Tensor:
+        """The probabilities."""
+        return self.probs
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """One-hot vectors."""
+        return constraints.one_hot
+
+    @property
+    def mode(self) -> Tensor:
+        """Most probable legal choice, the first one on ties: exactly one 1, ``[*B, n]`` int64."""
+        return self._one_hot(self._index.mode)
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The mode."""
+        return self.mode
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        """Draw one-hot vectors, ``[*sample_shape, *B, n]`` int64."""
+        return self._one_hot(self._index.sample(sample_shape))
+
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        """Draw one-hot vectors with a straight-through gradient, in the dtype of the logits."""
+        method, temperature = self._options
+        shape = torch.Size(sample_shape) + self.logits.shape
+        if method == "pass_through":
+            hard, soft = self._index.sample(sample_shape), self.probs.expand(shape)
+        else:
+            scores = self._index.gumbel_scores(torch.Size(sample_shape))
+            hard, soft = scores.argmax(-1), (scores / temperature).softmax(-1)
+        # the bracket is exactly 0 in value: the sum is exactly one-hot
+        return self._one_hot(hard).to(soft.dtype) + (soft - soft.detach())
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-probability of the one-hot ``value`` (``[*S, *B, n]``), shape ``[*S, *B]``."""
+        check_value_shape(value, self.batch_shape + self.event_shape, self._index.names)
+        if self.validates:
+            check_one_hot(value, self._index.names)
+        return self._index.log_prob(value.detach().to(torch.int8).argmax(-1))
+
+    def entropy(self) -> Tensor:
+        """Entropy over the legal choices in nats, ``[*B]``."""
+        return self._index.entropy()
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All one-hot vectors, legal or not, ``[n, *B, n]``."""
+        return self._one_hot(self._index.enumerate_support(expand))
+
+    def _one_hot(self, index: Tensor) -> Tensor:
+        choices = torch.arange(self._index.num_events, device=index.device)
+        return (index.unsqueeze(-1) == choices).long()
+
+
+def check_one_hot(value: Tensor, names: Names) -> None:
+    """Refuse a value that is not zeros and exactly one 1 in its last dim."""
+    ones = value == 1
+    bad = ~((ones | (value == 0)).all(-1) & (ones.sum(-1) == 1))
+    if bad.any():
+        raise ValueError(
+            f"{show(names.value)}: expected one-hot vectors, got {value[bad][0].tolist()} in"
+            f" {rows_where(bad)}; store the action as it was drawn, or use a CategoricalHead for"
+            " actions stored as integers"
+        )
+
+
+@register_kl(MaskedOneHotCategorical, MaskedOneHotCategorical)
+def _kl_one_hot(p: MaskedOneHotCategorical, q: MaskedOneHotCategorical) -> Tensor:
+    return torch.distributions.kl_divergence(p._index, q._index)

@@ -1,0 +1,73 @@
+"""What heads of discrete choices have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tdheads.checks import check_options, show
+from tdheads.heads.base import LeafHead
+from tdheads.keys import NestedKey
+
+
+class ChoiceHead(LeafHead):
+    """Base of heads that read logits and a mask over choices.
+
+    Args:
+        action_key: the leaf key ``K``.
+        width: number of logits.
+        logits: key of the logits, if it is not ``K_logits``.
+        mask: ``None`` for none, ``True`` for ``K_mask``, or a key; bool or 0/1 numbers.
+        on_empty: what a row without a legal choice is, ``"error"`` or ``"neutral"``.
+        dtype: dtype of the written action.
+        leaf: ``validate``, ``return_log_prob``, ``default_interaction_type`` of every head.
+    """
+
+    def __init__(
+        self,
+        action_key: NestedKey,
+        width: int,
+        *,
+        logits: NestedKey | None = None,
+        mask: NestedKey | bool | None = None,
+        on_empty: str = "error",
+        dtype: torch.dtype = torch.int64,
+        **leaf: Any,
+    ) -> None:
+        check_options("on_empty", on_empty, ("error", "neutral"))
+        super().__init__(
+            action_key,
+            {"logits": [width]},
+            param_keys={"logits": logits},
+            mask=mask,
+            dtype=dtype,
+            **leaf,
+        )
+        self.on_empty = on_empty
+
+    @property
+    def mask_shapes(self) -> tuple[torch.Size, ...]:
+        """One entry per logit."""
+        return (self.param_shapes["logits"],)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keywords of every masked distribution."""
+        return {
+            "on_empty": self.on_empty,
+            "names": self.names,
+            "validate_args": self.validate,
+        }
+
+
+def check_count(action_key: NestedKey, n: int | None, what: str) -> int:
+    """Return ``n`` if it is a count of at least 1.
+
+    Example:
+        >>> check_count("action", 3, "choices")
+        3
+    """
+    if n is None or n < 1:
+        raise ValueError(f"{show(action_key)}: expected the number of {what} n >= 1, got n={n}")
+    return int(n)

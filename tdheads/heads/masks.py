@@ -1,0 +1,62 @@
+"""Which entry of an observation spec is the mask of an action leaf."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torchrl.data import Composite
+
+from tdheads.checks import show
+from tdheads.heads.base import LeafHead
+from tdheads.keys import MASK, NestedKey, as_key, as_path, suffixed
+
+# What real environments call the mask of an action, next to `K_mask`.
+MASK_NAMES = ("action_mask", "avail_actions", "available_actions", "legal_actions")
+# A name that also means other things (PettingZoo: who acts): taken only where the shape fits.
+WEAK = ("mask",)
+
+
+def given_masks(mask: Any, leaves: list[NestedKey]) -> dict[NestedKey, NestedKey | bool]:
+    """Return what the caller says of the masks: leaf -> key, or ``False`` for none."""
+    if mask is None:
+        return {}
+    if isinstance(mask, Mapping):
+        return {as_key(leaf): key for leaf, key in mask.items()}
+    if not isinstance(mask, bool) and len(leaves) > 1:
+        raise ValueError(f"mask={mask!r}: say which of the leaves {leaves} it belongs to")
+    return dict.fromkeys(leaves, mask)
+
+
+def find_mask(
+    head: LeafHead, batch: torch.Size, observation_spec: Composite | None
+) -> NestedKey | bool:
+    """Return the key of the leaf's mask in the observation spec, ``False`` if there is none."""
+    if observation_spec is None or not head.mask_shapes:
+        return False
+    own_key = suffixed(head.action_key, MASK)
+    group = as_path(head.action_key)[:-1]
+    shapes = [torch.Size(batch + shape) for shape in head.mask_shapes]
+    fitting = []
+    for key in map(as_key, observation_spec.keys(include_nested=True, leaves_only=True)):
+        path, name = as_path(key)[:-1], as_path(key)[-1]
+        if path[: len(group)] != group or name not in {as_path(own_key)[-1], *MASK_NAMES, *WEAK}:
+            continue
+        shape = observation_spec[key].shape
+        if shape in shapes:
+            fitting.append(key)
+        elif name not in WEAK:
+            raise ValueError(
+                f"{show(key)}: expected a mask of {show(head.action_key)} of shape"
+                f" {' or '.join(str(list(s)) for s in shapes)}, got {list(shape)}; say joint=True"
+                " for a mask over the product of the choices, or mask={leaf: key or False}"
+            )
+    if own_key in fitting:
+        return own_key
+    if len(fitting) > 1:
+        raise ValueError(
+            f"{show(head.action_key)}: several entries may be its mask: {fitting}; say which with"
+            " mask={leaf: key}"
+        )
+    return fitting[0] if fitting else False
