@@ -91,6 +91,21 @@ def check_options(name: str, value: Any, options: Iterable[Any]) -> None:
         raise ValueError(f"{name}: expected one of {options}, got {value!r}")
 
 
+def check_positive(x: Tensor, key: NestedKey, todo: str) -> None:
+    """Refuse ``nan`` and numbers that are not positive in ``x`` (``[*B, ...]``).
+
+    Example:
+        >>> check_positive(torch.ones(3, 2), "action_scale", "map it")
+    """
+    check_finite(x, key, todo)
+    if x.numel() and x.detach().amin() <= 0:
+        bad = x <= 0
+        rows = rows_where(bad.flatten(1).any(-1) if bad.ndim > 1 else bad)
+        raise ValueError(
+            f"{show(key)}: expected positive numbers, got {x.amin():g} in {rows}; {todo}"
+        )
+
+
 def check_finite(x: Tensor, key: NestedKey, todo: str) -> None:
     """Refuse ``nan`` in ``x`` (``[*B, ...]``), naming the key and the rows.
 

@@ -72,12 +72,12 @@ def masked_mean(x: Tensor, valid: Tensor | None) -> Tensor:
 
 
 def masked_max(x: Tensor, valid: Tensor | None) -> Tensor:
-    """Largest ``x`` over the rows where ``valid`` holds, ``-inf`` if there is none.
+    """Largest non-negative ``x`` over the rows where ``valid`` holds, 0 if there is none.
 
     Example:
         >>> masked_max(torch.tensor([1.0, 3.0]), torch.tensor([True, False]))
         tensor(1.)
     """
     if valid is not None:
-        x = x.masked_fill(~valid, -torch.inf)
-    return x.amax() if x.numel() else x.new_full((), -torch.inf)
+        x = x.masked_fill(~valid, 0)
+    return x.amax() if x.numel() else x.sum()

@@ -180,6 +180,48 @@ def _hybrid(**kwargs: Any) -> Head:
     )
 
 
+def _conditional(**kwargs: Any) -> Head:
+    return CompositeHead(
+        CategoricalHead("kind", N, mask=True, **kwargs),
+        TanhNormalHead("force", 1.0, 3.0, (3,), when={"kind": [0, 1, 2]}, **kwargs),
+        MultiCategoricalHead("items", NVEC, when={"kind": [2, 3, 4]}, **kwargs),
+    )
+
+
+def _mask_given(**kwargs: Any) -> Head:
+    return CompositeHead(
+        CategoricalHead("kind", 2, **kwargs),
+        CategoricalHead("target", N, mask=True, mask_given="kind", **kwargs),
+    )
+
+
+def _autoregressive(**kwargs: Any) -> Head:
+    return CompositeHead(
+        CategoricalHead("kind", N, mask=True, **kwargs),
+        CategoricalHead("target", 5, after=("kind",), **kwargs),
+        NormalHead("force", (2,), after=("kind", "target"), **kwargs),
+        num_features=13,
+    )
+
+
+def _tree(**kwargs: Any) -> Head:
+    return CompositeHead(
+        CategoricalHead("kind", 2, **kwargs),
+        CategoricalHead(
+            "target",
+            N,
+            mask=True,
+            mask_given="kind",
+            when={"kind": 1},
+            after=("kind",),
+            enumerate_parents=True,
+            **kwargs,
+        ),
+        BernoulliHead("bits", 3, when={"target": [0, 1, 2]}, **kwargs),
+        num_features=13,
+    )
+
+
 HEADS = [
     HeadCase("flat", lambda **kw: CategoricalHead("action", N, **kw)),
     HeadCase(
@@ -238,6 +280,10 @@ HEADS = [
         lambda **kw: CompositeHead(CategoricalHead("kind", N, mask=True, **kw)),
         {"kind_mask": (N,)},
     ),
+    HeadCase("conditional", _conditional, {"kind_mask": (N,)}),
+    HeadCase("mask given", _mask_given, {"target_mask": (2, N)}),
+    HeadCase("autoregressive", _autoregressive, {"kind_mask": (N,)}),
+    HeadCase("tree", _tree, {"target_mask": (2, N)}),
     HeadCase("hybrid", _hybrid, {"kind_mask": (N,), "items_mask": (sum(NVEC),)}),
 ]
 

@@ -51,7 +51,10 @@ def test_keys_written_are_the_keys_declared(case: HeadCase, mode: str) -> None:
     after = set(act(actor, td, mode).keys(True, True))
     assert after - before == set(actor.out_keys)
     head = actor[-1]
-    assert list(head.out_keys) == [*head.dist_sample_keys, *head.log_prob_keys]
+    assert list(head.out_keys[: 2 * len(head.leaves)]) == [
+        *head.dist_sample_keys,
+        *head.log_prob_keys,
+    ]
     assert set(actor.in_keys) == before
 
 
@@ -170,7 +173,7 @@ def test_projection_and_split_write_the_same_keys(case: HeadCase) -> None:
     raw = layer.module[0](features)
     split = head.split_params("raw")(TensorDict({"raw": raw}, [B]))
     written = set(layer.out_keys)
-    assert written == set(head.in_keys) - set(case.masks)
+    assert written == set(head.in_keys) - set(case.masks) - {"hidden"}
     for key in written:
         assert (projected[key] == split[key]).all()
 
@@ -414,7 +417,7 @@ def test_validate_off_looks_at_no_value() -> None:
 @all_heads
 @pytest.mark.parametrize("loss_class", [A2CLoss, ReinforceLoss])
 def test_actors_work_unchanged_in_torchrls_other_losses(case: HeadCase, loss_class: Any) -> None:
-    if case.name == "hybrid":
+    if case.name in ("hybrid", "conditional", "mask given", "autoregressive", "tree"):
         pytest.skip("TorchRL's A2CLoss and ReinforceLoss take one action key, whatever the actor")
     if case.name == "one leaf" and loss_class is A2CLoss:
         pytest.skip("TorchRL's A2CLoss calls rsample on every composite, discrete or not")

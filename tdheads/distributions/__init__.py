@@ -1,6 +1,8 @@
 """Distributions of action leaves, and their joint distribution."""
 
 from tdheads.distributions.action import ActionDistribution as ActionDistribution
+from tdheads.distributions.dependent import DependentDistribution as DependentDistribution
+from tdheads.distributions.gated import GatedLeaf as GatedLeaf
 from tdheads.distributions.independent import IndependentLeaf as IndependentLeaf
 from tdheads.distributions.masked_bernoulli import MaskedBernoulli as MaskedBernoulli
 from tdheads.distributions.masked_categorical import MaskedCategorical as MaskedCategorical

@@ -51,7 +51,8 @@ class ActionDistribution(CompositeDistribution):
             raise ValueError("ActionDistribution: expected at least one leaf, got none")
         self.dists = {as_key(key): dist for key, dist in leaves.items()}
         shapes = {key: list(dist.batch_shape) for key, dist in self.dists.items()}
-        if len({tuple(shape) for shape in shapes.values()}) > 1:
+        first = next(iter(shapes.values()))
+        if any(shape != first for shape in shapes.values()):
             raise ValueError(
                 f"the leaves of one action need one log-prob per row, got batch shapes {shapes};"
                 " give every leaf the same batch dims, or use one head and one loss per group"

@@ -2,69 +2,100 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from tdheads.checks import rows_where, show
+from tdheads.constants import Constants
 from tdheads.keys import NestedKey
 
 
-class Bounds(NamedTuple):
-    """``low <= action <= high``; an entry whose bounds are equal is fixed.
+class Bounds(Constants):
+    """``low <= action <= high`` in float64; an entry whose bounds are equal is fixed.
+
+    Args:
+        low, high: finite numbers or tensors.
+        shape: shape of the action; ``None`` keeps that of the bounds.
+        key: the leaf that errors speak of.
+
+    Raises:
+        ValueError: for bounds that are not finite or out of order.
 
     Example:
-        >>> Bounds.of(0.0, 10.0, torch.zeros(1)).middle
-        tensor(5.)
+        >>> Bounds(0.0, 10.0).scale(torch.zeros(1))
+        tensor([5.])
     """
 
     low: Tensor
     high: Tensor
+    middle: Tensor
+    half_width: Tensor
+    divisor: Tensor
+    reach: Tensor
+    fixed: Tensor
 
-    @classmethod
-    def of(cls, low: float | Tensor, high: float | Tensor, like: Tensor) -> Bounds:
-        """Take the bounds over to the dtype and device of ``like``."""
-        return cls(
-            torch.as_tensor(low, dtype=like.dtype, device=like.device),
-            torch.as_tensor(high, dtype=like.dtype, device=like.device),
+    def __init__(
+        self,
+        low: float | Tensor,
+        high: float | Tensor,
+        shape: torch.Size | None = None,
+        key: NestedKey = "action",
+    ) -> None:
+        least, most = torch.broadcast_tensors(_exact(low), _exact(high))
+        if not (least.isfinite().all() and most.isfinite().all() and (least <= most).all()):
+            raise ValueError(
+                f"{show(key)}: expected finite bounds with low <= high, got low={least.tolist()},"
+                f" high={most.tolist()}; an unbounded action needs a NormalHead"
+            )
+        shape = least.shape if shape is None else shape
+        least, most = least.expand(shape).clone(), most.expand(shape).clone()
+        fixed = least == most
+        half = (most - least) / 2
+        divisor = half.masked_fill(fixed, 1)
+        super().__init__(
+            low=least,
+            high=most,
+            middle=(least + most) / 2,
+            half_width=half,
+            divisor=divisor,
+            reach=(torch.maximum(least.abs(), most.abs()) / divisor).clamp_min(1),
+            fixed=fixed,
         )
+        self.some_fixed = bool(fixed.any())
 
-    @property
-    def middle(self) -> Tensor:
-        """Centre of the bounds."""
-        return (self.low + self.high) / 2
+    def drop_fixed(self, x: Tensor) -> Tensor:
+        """Set the entries that have one value only to 0: they count nothing."""
+        return x.masked_fill(self.fixed, 0) if self.some_fixed else x
 
-    @property
-    def fixed(self) -> Tensor:
-        """Entries that have one value only."""
-        return self.low == self.high
+    def log_width(self, like: Tensor) -> Tensor:
+        """Log of half the width, 0 where an entry is fixed."""
+        return self.divisor.to(like.dtype).log()
 
-    @property
-    def half(self) -> Tensor:
-        """Half the width; 1 where an entry is fixed, so that nothing is divided by 0."""
-        return ((self.high - self.low) / 2).masked_fill(self.fixed, 1)
+    def clamp(self, value: Tensor) -> Tensor:
+        """Take a value onto the bounds, as its dtype can write them."""
+        return value.clamp(self.low.to(value.dtype), self.high.to(value.dtype))
 
     def scale(self, unit: Tensor) -> Tensor:
         """Map ``[-1, 1]`` onto the bounds; rounding never carries the result past one."""
-        return torch.clamp(self.middle + (self.high - self.low) / 2 * unit, self.low, self.high)
+        return self.clamp(self.middle.to(unit.dtype) + self.half_width.to(unit.dtype) * unit)
 
-    def unscale(self, value: Tensor) -> Tensor:
-        """Map a written action into the open interval (-1, 1).
+    def unscale(self, value: Tensor, dtype: torch.dtype) -> Tensor:
+        """Map a written action into the open interval (-1, 1), in ``dtype``.
 
-        An action that was rounded onto a bound is taken for one rounding step of its dtype inside.
+        An action that was rounded onto a bound is taken for one rounding step inside.
         """
-        dtype = self.low.dtype
-        reach = torch.maximum(self.low.abs(), self.high.abs()) / self.half
-        edge = 1 - (torch.finfo(value.dtype).eps * reach.clamp_min(1)).clamp_max(0.5)
-        return ((value.to(dtype) - self.middle) / self.half).clamp(-edge, edge)
+        # the coarser of the two roundings: that of the writing, and that of what follows
+        eps = max(torch.finfo(value.dtype).eps, torch.finfo(dtype).eps)
+        edge = (1 - (eps * self.reach).clamp_max(0.5)).to(dtype)
+        unit = (value.to(dtype) - self.middle.to(dtype)) / self.divisor.to(dtype)
+        return unit.clamp(-edge, edge)
 
     def check(self, value: Tensor, key: NestedKey) -> None:
         """Refuse a value outside the bounds."""
         # a bound is rounded as the written action was: bfloat16 has no 0.3
         bad = (value < self.low.to(value.dtype)) | (value > self.high.to(value.dtype))
         if bad.any():
-            event = max(self.low.ndim, self.high.ndim)
+            event = self.low.ndim
             rows = bad.flatten(-event).any(-1) if 0 < event < bad.ndim else bad
             raise ValueError(
                 f"{show(key)}: {value[bad][0].item():g} in {rows_where(rows)} is outside of"
@@ -77,22 +108,5 @@ class Bounds(NamedTuple):
         return torch.equal(self.low, other.low) and torch.equal(self.high, other.high)
 
 
-def bound_buffers(
-    key: NestedKey, low: float | Tensor, high: float | Tensor, shape: torch.Size
-) -> dict[str, Tensor]:
-    """Return the bounds of a head as tensors of the action's shape.
-
-    Raises:
-        ValueError: for bounds that are not finite or out of order.
-
-    Example:
-        >>> bound_buffers("action", 0.0, 1.0, torch.Size([2]))["high"]
-        tensor([1., 1.])
-    """
-    low, high = (torch.as_tensor(b, dtype=torch.get_default_dtype()) for b in (low, high))
-    if not (low.isfinite().all() and high.isfinite().all() and (low <= high).all()):
-        raise ValueError(
-            f"{show(key)}: expected finite bounds with low <= high, got low={low.tolist()},"
-            f" high={high.tolist()}; an unbounded action needs a NormalHead"
-        )
-    return {"low": low.expand(shape).clone(), "high": high.expand(shape).clone()}
+def _exact(bound: float | Tensor) -> Tensor:
+    return torch.as_tensor(bound, device="cpu", dtype=torch.float64)

@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, kl_divergence, register_kl
 
 from tdheads.distributions.draw import deterministic
+from tdheads.distributions.masked_categorical import check_value_shape
+from tdheads.keys import Names
 from tdheads.reduce import sum_event
 
 
@@ -24,6 +26,7 @@ class IndependentLeaf(Independent):  # type: ignore[type-arg]  # torch at run ti
         base_distribution: batch shape ``[*B, *event]``.
         reinterpreted_batch_ndims: number of event dims.
         validates: whether the head that built it looks at values.
+        names: the keys that errors speak of.
 
     Example:
         >>> dist = IndependentLeaf(torch.distributions.Normal(torch.zeros(4, 3), 1.0), 1)
@@ -32,6 +35,7 @@ class IndependentLeaf(Independent):  # type: ignore[type-arg]  # torch at run ti
     """
 
     empty = None
+    closed = True
 
     def __init__(
         self,
@@ -39,17 +43,22 @@ class IndependentLeaf(Independent):  # type: ignore[type-arg]  # torch at run ti
         reinterpreted_batch_ndims: int,
         *,
         validates: bool = True,
+        names: Names = Names(),
     ) -> None:
         self.validates = validates
+        self.names = names
         super().__init__(base_distribution, reinterpreted_batch_ndims, validate_args=False)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> IndependentLeaf:
         """Return a view of the distribution with a larger batch shape."""
-        base = self.base_dist.expand(torch.Size(batch_shape) + self.event_shape)
-        return type(self)(base, self.reinterpreted_batch_ndims, validates=self.validates)
+        closed = self.event_shape[: self.reinterpreted_batch_ndims]
+        base = self.base_dist.expand(torch.Size(batch_shape) + closed)
+        ndim = self.reinterpreted_batch_ndims
+        return type(self)(base, ndim, validates=self.validates, names=self.names)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-prob summed over the event dims, ``[*S, *B]``."""
+        check_value_shape(value, self.batch_shape + self.event_shape, self.names)
         return sum_event(self.base_dist.log_prob(value), self.reinterpreted_batch_ndims)
 
     def entropy(self) -> Tensor:

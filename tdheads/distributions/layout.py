@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from tdheads.checks import shape_error, show
+from tdheads.constants import Constants
 from tdheads.keys import Names, NestedKey
 
 
-class Layout(torch.nn.Module):
+class Layout(Constants):
     r"""Where the choices of each dimension stand in a packed row ``[*B, sum(nvec)]``.
 
     ``pad`` turns a packed row into ``[*B, k, max(nvec)]`` with one gather, without a loop over the
@@ -27,21 +28,20 @@ class Layout(torch.nn.Module):
     inside: Tensor
     positions: Tensor
 
-    def __init__(self, nvec: Sequence[int], device: torch.device | None = None) -> None:
-        super().__init__()
+    def __init__(self, nvec: Sequence[int]) -> None:
+        sizes = torch.tensor([int(n) for n in nvec], device="cpu").unsqueeze(-1)
+        column = torch.arange(int(sizes.max()), device="cpu")
+        inside = column < sizes
+        start = (sizes.cumsum(0) - sizes).expand_as(inside)
+        super().__init__(
+            inside=inside,
+            # outside of its dimension a column points at its first entry, and is then filled
+            index=torch.where(inside, start + column, start),
+            positions=inside.flatten().nonzero().squeeze(-1),
+        )
         self.nvec = tuple(int(n) for n in nvec)
         self.width = max(self.nvec)
         self.equal = min(self.nvec) == self.width
-        column = torch.arange(self.width, device=device)
-        sizes = torch.tensor(self.nvec, device=device).unsqueeze(-1)
-        inside = column < sizes
-        start = (sizes.cumsum(0) - sizes).expand_as(inside)
-        # outside of its dimension a column points at its first entry, and is then filled
-        index = torch.where(inside, start + column, start)
-        self.register_buffer("index", index, persistent=False)
-        self.register_buffer("inside", inside, persistent=False)
-        positions = inside.flatten().nonzero().squeeze(-1)
-        self.register_buffer("positions", positions, persistent=False)
 
     @classmethod
     def named(cls, key: NestedKey, nvec: Sequence[int]) -> Layout:

@@ -46,6 +46,7 @@ class MaskedBernoulli(Distribution):
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
+    closed = True
 
     def __init__(
         self,

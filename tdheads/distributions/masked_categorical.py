@@ -46,6 +46,7 @@ class MaskedCategorical(Distribution):
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
+    closed = True
     has_enumerate_support = True
 
     def __init__(
@@ -140,9 +141,9 @@ class MaskedCategorical(Distribution):
 
     def gumbel_scores(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
         """Log-probabilities plus Gumbel noise, whose largest entry is a sample; ``[*S, *B, n]``."""
-        noise = torch.empty(
-            sample_shape + self.logits.shape, dtype=self.logits.dtype, device=self.logits.device
-        )
+        wide = self.logits.expand(sample_shape + self.logits.shape)
+        # made from the logits, so that vmap knows that the noise is batched
+        noise = torch.empty_like(wide, memory_format=torch.contiguous_format, requires_grad=False)
         scores = self.logits - noise.exponential_().log()
         # an exponential of 0 would give -inf + inf = nan, which argmax prefers
         return scores.masked_fill(self.logits == -torch.inf, -torch.inf)
@@ -203,6 +204,8 @@ def check_value_shape(value: Tensor, shape: torch.Size, names: Names) -> None:
 def check_range(value: Tensor, n: int, names: Names) -> None:
     """Refuse a choice outside ``0 .. n - 1``."""
     bad = (value < 0) | (value >= n)
+    if value.is_floating_point():
+        bad = bad | (value != value.floor())
     if bad.any():
         first = value[bad][0].item()
         raise ValueError(
@@ -234,5 +237,8 @@ def _finite(log_probs: Tensor) -> Tensor:
 
 @register_kl(MaskedCategorical, MaskedCategorical)
 def _kl_masked_categorical(p: MaskedCategorical, q: MaskedCategorical) -> Tensor:
-    gap = (p.logits - q.logits).masked_fill(p.logits == -torch.inf, 0)
-    return (p.probs * gap).sum(-1)
+    legal = p.logits != -torch.inf
+    terms = p.probs * torch.where(legal, p.logits - _finite(q.logits), 0)
+    # inf also where the probability rounds to 0: 0 * inf would be nan
+    forbidden = legal & (q.logits == -torch.inf)
+    return terms.masked_fill(forbidden, torch.inf).sum(-1)

@@ -41,6 +41,7 @@ class MaskedJointCategorical(Distribution):
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
+    closed = True
 
     def __init__(
         self,

@@ -42,6 +42,7 @@ class MaskedMultiCategorical(Distribution):
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
+    closed = True
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class MaskedMultiCategorical(Distribution):
         names: Names = Names(),
         validate_args: bool | None = None,
     ) -> None:
-        layout = nvec if isinstance(nvec, Layout) else Layout(nvec, logits.device)
+        layout = nvec if isinstance(nvec, Layout) else Layout(nvec).to(logits.device)
         padded, mask = layout.pad_logits(logits, mask, names)
         self._dims = MaskedCategorical(
             padded, mask, on_empty=on_empty, names=names, validate_args=validate_args

@@ -40,6 +40,7 @@ class MaskedMultiOneHot(Distribution):
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
+    closed = True
     has_rsample = True
 
     def __init__(
@@ -51,7 +52,7 @@ class MaskedMultiOneHot(Distribution):
         names: Names = Names(),
         **options: Any,
     ) -> None:
-        layout = nvec if isinstance(nvec, Layout) else Layout(nvec, logits.device)
+        layout = nvec if isinstance(nvec, Layout) else Layout(nvec).to(logits.device)
         padded, mask = layout.pad_logits(logits, mask, names)
         self._set(layout, MaskedOneHotCategorical(padded, mask, names=names, **options), names)
 

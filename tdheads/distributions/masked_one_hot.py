@@ -52,6 +52,7 @@ class MaskedOneHotCategorical(Distribution):
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
+    closed = True
     has_enumerate_support = True
     has_rsample = True
 

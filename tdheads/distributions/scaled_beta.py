@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Beta, Distribution, constraints, register_kl
+from torch.distributions import Beta, Distribution, Gamma, constraints, register_kl
 
-from tdheads.checks import check_finite, eager
+from tdheads.checks import check_positive, eager
 from tdheads.distributions.bounds import Bounds
 from tdheads.distributions.masked_categorical import check_value_shape, upcast
 from tdheads.keys import Names
@@ -26,11 +27,12 @@ class ScaledBeta(Distribution):
 
     Args:
         alpha, beta: positive concentrations, shape ``[*B]``; above 1 the density has one peak.
-        low, high: finite bounds, broadcastable to ``[*B]``.
+        low, high: finite bounds, broadcastable to ``[*B]``; or prepared ``bounds``.
         names, validate_args: as in :class:`~tdheads.distributions.MaskedCategorical`.
 
     Raises:
-        ValueError: for ``nan`` parameters, and by ``log_prob`` for an action outside the bounds.
+        ValueError: for concentrations that are not positive, and by ``log_prob`` for an action
+            outside the bounds.
 
     Source: Chou, Maturana and Scherer, "Improving Stochastic Policy Gradients in Continuous Control
     with Deep Reinforcement Learning using the Beta Distribution", ICML 2017.
@@ -51,6 +53,7 @@ class ScaledBeta(Distribution):
         low: float | Tensor = 0.0,
         high: float | Tensor = 1.0,
         *,
+        bounds: Bounds | None = None,
         names: Names = Names(),
         validate_args: bool | None = None,
     ) -> None:
@@ -58,10 +61,10 @@ class ScaledBeta(Distribution):
         self._names = names
         if self.validates:
             for concentration in (alpha, beta):
-                check_finite(concentration, names.params, "look at the network that wrote it")
+                check_positive(concentration, names.params, "map the network's output to one")
         alpha, beta = torch.broadcast_tensors(upcast(alpha), upcast(beta))
         self.base_dist = Beta(alpha, beta, validate_args=False)
-        self.bounds = Bounds.of(low, high, alpha)
+        self.bounds = Bounds(low, high).to(alpha.device) if bounds is None else bounds
         super().__init__(alpha.shape, validate_args=False)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> ScaledBeta:
@@ -111,7 +114,11 @@ class ScaledBeta(Distribution):
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Draw with a gradient to the concentrations, ``[*sample_shape, *B]``."""
-        return self._stretch(self.base_dist.rsample(torch.Size(sample_shape)))
+        # two gammas: torch's Beta draws through a function that vmap cannot transform
+        shape = torch.Size(sample_shape)
+        up, down = (Gamma(c, torch.ones_like(c), validate_args=False).rsample(shape)
+                    for c in (self.alpha, self.beta))  # fmt: skip
+        return self._stretch(up / (up + down))
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Draw without a gradient, ``[*sample_shape, *B]``."""
@@ -123,23 +130,23 @@ class ScaledBeta(Distribution):
         check_value_shape(value, self.batch_shape, self._names)
         if self.validates:
             self.bounds.check(value, self._names.value)
-        y = self.bounds.unscale(value)
+        y = self.bounds.unscale(value, self.alpha.dtype)
         # 1 + y and 1 - y are exact next to the bounds, where 1 - (1 + y) / 2 would not be
         up, down = (1 + y) / 2, (1 - y) / 2
         a, b = self.alpha, self.beta
         log_beta = a.lgamma() + b.lgamma() - (a + b).lgamma()
         log_prob = (a - 1) * up.log() + (b - 1) * down.log() - log_beta
-        return (log_prob - (2 * self.bounds.half).log()).masked_fill(self.bounds.fixed, 0)
+        return self.bounds.drop_fixed(log_prob - self.bounds.log_width(y) - math.log(2))
 
     def entropy(self) -> Tensor:
         """Differential entropy in nats, ``[*B]``."""
-        entropy = self.base_dist.entropy() + (2 * self.bounds.half).log()
-        return entropy.masked_fill(self.bounds.fixed, 0)
+        entropy = self.base_dist.entropy() + math.log(2)
+        return self.bounds.drop_fixed(entropy + self.bounds.log_width(entropy))
 
 
 @register_kl(ScaledBeta, ScaledBeta)
 def _kl_scaled_beta(p: ScaledBeta, q: ScaledBeta) -> Tensor:
-    if eager() and not p.bounds.same_as(q.bounds):
+    if p.validates and not p.bounds.same_as(q.bounds):
         raise ValueError("KL of two ScaledBeta: expected the same bounds on both sides")
     kl = torch.distributions.kl_divergence(p.base_dist, q.base_dist)
-    return kl.masked_fill(p.bounds.fixed, 0)
+    return p.bounds.drop_fixed(kl)

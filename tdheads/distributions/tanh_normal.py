@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Normal, constraints, register_kl
+from torch.distributions import Distribution, constraints, register_kl
 
-from tdheads.checks import check_finite, eager
+from tdheads.checks import check_finite, check_positive, eager
 from tdheads.distributions.bounds import Bounds
+from tdheads.distributions.gaussian import Gaussian
 from tdheads.distributions.masked_categorical import check_value_shape, upcast
 from tdheads.keys import Names
 
@@ -49,11 +50,12 @@ class TanhNormal(Distribution):
 
     Args:
         loc, scale: of the latent normal, shape ``[*B]``.
-        low, high: finite bounds, broadcastable to ``[*B]``.
+        low, high: finite bounds, broadcastable to ``[*B]``; or prepared ``bounds``.
         names, validate_args: as in :class:`~tdheads.distributions.MaskedCategorical`.
 
     Raises:
-        ValueError: for ``nan`` parameters, and by ``log_prob`` for an action outside the bounds.
+        ValueError: for ``nan`` parameters or a scale that is not positive, and by ``log_prob`` for
+            an action outside the bounds.
 
     Source: Haarnoja et al., "Soft Actor-Critic", appendix C, https://arxiv.org/abs/1801.01290.
 
@@ -75,6 +77,7 @@ class TanhNormal(Distribution):
         low: float | Tensor = -1.0,
         high: float | Tensor = 1.0,
         *,
+        bounds: Bounds | None = None,
         names: Names = Names(),
         validate_args: bool | None = None,
     ) -> None:
@@ -83,10 +86,10 @@ class TanhNormal(Distribution):
         scale = torch.as_tensor(scale, dtype=loc.dtype, device=loc.device)
         if self.validates:
             check_finite(loc, names.params, "look at the network that wrote it")
-            check_finite(scale, names.params, "look at the network that wrote the scale")
+            check_positive(scale, names.params, "map the network's output to a positive scale")
         loc, scale = torch.broadcast_tensors(upcast(loc), upcast(scale))
-        self.base_dist = Normal(loc, scale, validate_args=False)
-        self.bounds = Bounds.of(low, high, loc)
+        self.base_dist: Any = Gaussian(loc, scale, validate_args=False)
+        self.bounds = Bounds(low, high).to(loc.device) if bounds is None else bounds
         super().__init__(loc.shape, validate_args=False)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> TanhNormal:
@@ -139,10 +142,10 @@ class TanhNormal(Distribution):
         check_value_shape(value, self.batch_shape, self._names)
         if self.validates:
             self.bounds.check(value, self._names.value)
-        y = self.bounds.unscale(value)
-        latent = (y.log1p() - (-y).log1p()) / 2
-        slope = ((1 - y) * (1 + y) * self.bounds.half).log()
-        return (self.base_dist.log_prob(latent) - slope).masked_fill(self.bounds.fixed, 0)
+        y = self.bounds.unscale(value, self.loc.dtype)
+        up, down = y.log1p(), (-y).log1p()
+        log_prob = self.base_dist.log_prob((up - down) / 2) - up - down
+        return self.bounds.drop_fixed(log_prob - self.bounds.log_width(y))
 
     def entropy(self) -> Tensor:
         r"""Differential entropy in nats, ``[*B]``, without sampling.
@@ -151,9 +154,8 @@ class TanhNormal(Distribution):
         :math:`2 \log 2 - 2 E|x| - 2 E \log(1 + e^{-2|x|})`, the logarithm as an alternating series
         of :math:`E e^{-2k|x|}`, accelerated: the error is below 1e-6 for every loc and scale.
         """
-        entropy = self.base_dist.entropy() + self.bounds.half.log()
-        entropy = entropy + _mean_log_slope(self.loc, self.scale)
-        return entropy.masked_fill(self.bounds.fixed, 0)
+        entropy = self.base_dist.entropy() + _mean_log_slope(self.loc, self.scale)
+        return self.bounds.drop_fixed(entropy + self.bounds.log_width(entropy))
 
 
 def _mean_log_slope(loc: Tensor, scale: Tensor) -> Tensor:
@@ -180,7 +182,7 @@ def _one_sided(a: Tensor, z: Tensor) -> Tensor:
 @register_kl(TanhNormal, TanhNormal)
 def _kl_tanh_normal(p: TanhNormal, q: TanhNormal) -> Tensor:
     # KL does not change under a bijection that both sides share
-    if eager() and not p.bounds.same_as(q.bounds):
+    if p.validates and not p.bounds.same_as(q.bounds):
         raise ValueError("KL of two TanhNormal: expected the same bounds on both sides")
     kl = torch.distributions.kl_divergence(p.base_dist, q.base_dist)
-    return kl.masked_fill(p.bounds.fixed, 0)
+    return p.bounds.drop_fixed(kl)

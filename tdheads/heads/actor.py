@@ -28,6 +28,7 @@ def make_actor(
         gain: of the projection's orthogonal initialisation.
 
     Raises:
+        TypeError: for a backbone that is no ``TensorDictModule``.
         ValueError: for a backbone that does not write ``in_key``.
 
     Example:
@@ -41,6 +42,11 @@ def make_actor(
         ['observation', 'action_mask']
     """
     in_key = as_key(in_key)
+    if not isinstance(backbone, TensorDictModuleBase):
+        raise TypeError(
+            f"backbone: expected a TensorDictModule, got a {type(backbone).__name__}; wrap it:"
+            f" TensorDictModule(net, in_keys=['observation'], out_keys=[{in_key!r}])"
+        )
     if in_key not in backbone.out_keys:
         raise ValueError(
             f"{in_key!r}: expected the backbone to write the features here, got out_keys="

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDictBase
@@ -12,16 +12,26 @@ from tensordict.nn import (
     InteractionType,
     ProbabilisticTensorDictModule,
     TensorDictModule,
+    TensorDictModuleBase,
     dispatch,
 )
 from tensordict.nn.probabilistic import interaction_type
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from tdheads.checks import require, shape_error
+from tdheads.checks import require, shape_error, show
 from tdheads.distributions.draw import draw
+from tdheads.heads.parents import Dependence
 from tdheads.heads.projection import make_projection, make_split
 from tdheads.keys import LOG_PROB, MASK, Names, NestedKey, as_key, suffixed
+
+
+class Acted(NamedTuple):
+    """What a head did: distribution and written action of each leaf, and further entries."""
+
+    dists: Mapping[NestedKey, Distribution]
+    actions: Mapping[NestedKey, Tensor]
+    params: Mapping[NestedKey, Tensor] = {}
 
 
 class Head(ProbabilisticTensorDictModule):
@@ -71,9 +81,14 @@ class Head(ProbabilisticTensorDictModule):
         return [*self._out_keys, *(self.log_prob_keys if self.return_log_prob else ())]
 
     @property
+    def projected(self) -> tuple[LeafHead, ...]:
+        """The leaves whose parameters a network writes before the head runs."""
+        return self.leaves
+
+    @property
     def num_params(self) -> int:
-        """Width of the raw tensor that holds the parameters of every leaf."""
-        return sum(shape.numel() for leaf in self.leaves for shape in leaf.param_shapes.values())
+        """Width of the raw tensor that holds the parameters that a network has to write."""
+        return sum(shape.numel() for leaf in self.projected for shape in leaf.param_shapes.values())
 
     def projection(
         self, num_features: int, in_key: NestedKey = "hidden", gain: float = 0.01
@@ -91,14 +106,14 @@ class Head(ProbabilisticTensorDictModule):
             >>> layer(TensorDict({"hidden": torch.randn(4, 8)}, [4]))["action_logits"].shape
             torch.Size([4, 3])
         """
-        return make_projection(self.leaves, num_features, as_key(in_key), gain)
+        return make_projection(self.projected, num_features, as_key(in_key), gain)
 
     def split_params(self, in_key: NestedKey = "params") -> TensorDictModule:
         """Return a module that splits one raw tensor ``[*B, num_params]`` into the parameter keys.
 
         For networks that write that tensor themselves, such as TorchRL's ``MultiAgentMLP``.
         """
-        return make_split(self.leaves, as_key(in_key))
+        return make_split(self.projected, as_key(in_key))
 
     @abc.abstractmethod
     def get_dist(self, tensordict: TensorDictBase) -> Distribution:
@@ -109,14 +124,8 @@ class Head(ProbabilisticTensorDictModule):
         return self.get_dist(tensordict)
 
     @abc.abstractmethod
-    def draw(self, dist: Distribution, how: InteractionType) -> dict[NestedKey, Tensor]:
-        """Draw the actions, as they are written."""
-
-    @abc.abstractmethod
-    def score(
-        self, dist: Distribution, actions: Mapping[NestedKey, Tensor], td: TensorDictBase
-    ) -> dict[NestedKey, Tensor]:
-        """Return the log-prob of every written action under its leaf key."""
+    def act(self, td: TensorDictBase, how: InteractionType | None) -> Acted:
+        """Draw the actions by an exploration type, or take the stored ones, and score them."""
 
     def log_prob(
         self, tensordict: TensorDictBase, *, dist: Distribution | None = None
@@ -137,16 +146,14 @@ class Head(ProbabilisticTensorDictModule):
     ) -> TensorDictBase:
         """Draw every action by the current exploration type and write it with its log-prob."""
         out = tensordict if tensordict_out is None else tensordict_out
-        dist = self.get_dist(tensordict)
-        if _requires_sample:
-            actions = self.draw(dist, interaction_type() or self.default_interaction_type)
-            for key, action in actions.items():
-                out.set(key, action)
-        else:
-            actions = {k: require(tensordict, k, "write it first") for k in self._out_keys}
-        if self.return_log_prob:
-            for key, log_prob in self.score(dist, actions, tensordict).items():
-                out.set(suffixed(key, LOG_PROB), log_prob)
+        how = interaction_type() or self.default_interaction_type
+        dists, actions, params = self.act(tensordict, how if _requires_sample else None)
+        for key, action in actions.items():
+            out.set(key, action)
+            if self.return_log_prob:
+                out.set(suffixed(key, LOG_PROB), dists[key].log_prob(action))
+        for key, value in params.items():
+            out.set(key, value)
         return out
 
     def __repr__(self) -> str:
@@ -165,8 +172,14 @@ class LeafHead(Head):
         mask: ``None`` for none, ``True`` for the key ``K_mask``, or a key.
         dtype: dtype of the written action; ``None`` keeps that of the distribution.
         validate: whether to look at values, which costs host synchronisations.
+        when, mask_given, after, enumerate_parents: how the leaf depends on earlier ones; see
+            :class:`~tdheads.CompositeHead`.
+        parameters: module that writes the parameters of an ``after`` leaf, instead of the default.
         head: ``return_log_prob``, ``default_interaction_type``, as for TorchRL's modules.
     """
+
+    parameters_module: TensorDictModuleBase | None
+    takes_mask = True
 
     def __init__(
         self,
@@ -177,9 +190,18 @@ class LeafHead(Head):
         mask: NestedKey | bool | None = None,
         dtype: torch.dtype | None = None,
         validate: bool = True,
+        when: Mapping[NestedKey, int | Sequence[int]] | None = None,
+        mask_given: NestedKey | None = None,
+        after: Sequence[NestedKey] = (),
+        enumerate_parents: bool = False,
+        parameters: TensorDictModuleBase | None = None,
         **head: Any,
     ) -> None:
         action_key = as_key(action_key)
+        if mask not in (None, False) and not self.takes_mask:
+            raise ValueError(
+                f"{show(action_key)}: a {type(self).__name__} takes no mask, got {mask!r}"
+            )
         given = {name: key for name, key in (param_keys or {}).items() if key is not None}
         keys = {name: given.get(name, suffixed(action_key, "_" + name)) for name in param_shapes}
         mask_key = _mask_key(mask, action_key)
@@ -194,6 +216,9 @@ class LeafHead(Head):
         self.param_keys = {name: as_key(key) for name, key in keys.items()}
         self.dtype = dtype
         self.validate = validate
+        self.dependence = Dependence.of(action_key, when, mask_given, after, enumerate_parents)
+        # the composite registers it, once
+        self.__dict__["parameters_module"] = parameters
         first = next(iter(self.param_keys.values()), suffixed(action_key, ""))
         self.names = Names(action_key, mask_key or suffixed(action_key, MASK), first)
 
@@ -213,14 +238,23 @@ class LeafHead(Head):
 
     def get_dist(self, tensordict: TensorDictBase) -> Distribution:
         """Build the distribution of the action; a missing parameter or mask is an error."""
-        params = {name: self._read_param(tensordict, name) for name in self.param_keys}
-        mask = None
-        if self.mask_key is not None:
-            todo = "the head was built with a mask and never falls back to none: provide it"
-            mask = require(tensordict, self.mask_key, todo)
+        if self.dependence.parents:
+            raise ValueError(
+                f"{show(self.action_key)}: it depends on {list(self.dependence.parents)}; put them"
+                " into one CompositeHead, parents first"
+            )
+        params = {name: self.read_param(tensordict, name) for name in self.param_keys}
+        mask = None if self.mask_key is None else self.read_mask(tensordict)
         return self.distribution(mask=mask, **params)
 
-    def _read_param(self, td: TensorDictBase, name: str) -> Tensor:
+    def read_mask(self, td: TensorDictBase) -> Tensor:
+        """Read the mask; a missing one is an error."""
+        assert self.mask_key is not None
+        todo = "the head was built with a mask and never falls back to none: provide it"
+        return require(td, self.mask_key, todo)
+
+    def read_param(self, td: TensorDictBase, name: str) -> Tensor:
+        """Read a parameter and check its shape."""
         key, shape = self.param_keys[name], self.param_shapes[name]
         value = require(td, key, "append head.projection(...) to the network, or name the key")
         if value.shape[value.ndim - len(shape) :] != shape:
@@ -228,16 +262,58 @@ class LeafHead(Head):
             raise shape_error(key, f"[..., {str(list(shape))[1:-1]}]", value, todo)
         return value
 
-    def draw(self, dist: Distribution, how: InteractionType) -> dict[NestedKey, Tensor]:
-        """Draw the action, in the dtype in which it is written."""
-        action = draw(dist, how)
-        return {self.action_key: action if self.dtype is None else action.to(self.dtype)}
+    def write(self, action: Tensor) -> Tensor:
+        """Return the action in the dtype in which it is written."""
+        return action if self.dtype is None else action.to(self.dtype)
 
-    def score(
-        self, dist: Distribution, actions: Mapping[NestedKey, Tensor], td: TensorDictBase
-    ) -> dict[NestedKey, Tensor]:
-        """Return the log-prob of the written action."""
-        return {self.action_key: dist.log_prob(actions[self.action_key])}
+    def act(self, td: TensorDictBase, how: InteractionType | None) -> Acted:
+        """Draw the action, or take the stored one."""
+        dist = self.get_dist(td)
+        action = self._stored(td) if how is None else self.write(draw(dist, how))
+        return Acted({self.action_key: dist}, {self.action_key: action})
+
+    # ---- as a parent of other leaves
+
+    @property
+    def event_shape(self) -> torch.Size:
+        """Shape of one action, without batch dims."""
+        return torch.Size()
+
+    @property
+    def num_choices(self) -> int | None:
+        """Number of choices, if the action is one choice; ``when`` and ``mask_given`` need it."""
+        return None
+
+    def choice(self, action: Tensor) -> Tensor:
+        """Return the choice ``[*B]`` int64 that an action is."""
+        return action.long()
+
+    def all_actions(self) -> Tensor | None:
+        """Return every action as it is written, ``[n, *event]``; ``None`` if not finitely many."""
+        return None
+
+    def embedding(self, width: int) -> nn.Module:
+        """Return a module that embeds a written action, ``[*B, *event]`` -> ``[*B, width]``."""
+        return FlatLinear(self.event_shape, width)
+
+
+class FlatLinear(nn.Module):
+    """Linear embedding of an action that is a vector of numbers.
+
+    Example:
+        >>> FlatLinear(torch.Size([2, 3]), 4)(torch.zeros(5, 2, 3, dtype=torch.int64)).shape
+        torch.Size([5, 4])
+    """
+
+    def __init__(self, event_shape: torch.Size, width: int) -> None:
+        super().__init__()
+        self.event_ndim = len(event_shape)
+        self.linear = nn.Linear(event_shape.numel(), width, bias=False)
+
+    def forward(self, action: Tensor) -> Tensor:
+        """Embed."""
+        flat = action.flatten(-self.event_ndim) if self.event_ndim else action.unsqueeze(-1)
+        return self.linear(flat.to(self.linear.weight.dtype))
 
 
 def _mask_key(mask: NestedKey | bool | None, action_key: NestedKey) -> NestedKey | None:

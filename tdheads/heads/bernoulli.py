@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tdheads.distributions import MaskedBernoulli
@@ -33,7 +34,6 @@ class BernoulliHead(ChoiceHead):
     Source: see :class:`~tdheads.distributions.MaskedBernoulli`.
 
     Example:
-        >>> import torch
         >>> from tensordict import TensorDict
         >>> head = BernoulliHead("action", n=3, mask=True)
         >>> td = TensorDict({"action_logits": torch.full((1, 3), 5.0)}, [1])
@@ -48,6 +48,16 @@ class BernoulliHead(ChoiceHead):
         count = check_count(action_key, n, "bits")
         super().__init__(action_key, count, **choice)
         self.n = count
+
+    @property
+    def event_shape(self) -> torch.Size:
+        """One entry per bit."""
+        return torch.Size([self.n])
+
+    def all_actions(self) -> Tensor:
+        """Return every vector of bits, ``[2 ** n, n]``."""
+        bits = torch.arange(2**self.n).unsqueeze(-1) >> torch.arange(self.n)
+        return (bits % 2).to(self.dtype)
 
     def distribution(self, *, mask: Tensor | None, logits: Tensor) -> MaskedBernoulli:
         """Build the masked bits."""

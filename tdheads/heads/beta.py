@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 
 from tdheads.checks import eager
 from tdheads.distributions import IndependentLeaf, ScaledBeta
-from tdheads.distributions.bounds import bound_buffers
+from tdheads.distributions.bounds import Bounds
 from tdheads.distributions.masked_categorical import upcast
 from tdheads.heads.base import LeafHead
 from tdheads.keys import NestedKey
@@ -52,8 +52,7 @@ class BetaHead(LeafHead):
         tensor([[5.]])
     """
 
-    low: Tensor
-    high: Tensor
+    takes_mask = False
 
     def __init__(
         self,
@@ -74,8 +73,16 @@ class BetaHead(LeafHead):
             **leaf,
         )
         self.shape = shape
-        for name, bound in bound_buffers(action_key, low, high, shape).items():
-            self.register_buffer(name, bound, persistent=False)
+        self.bounds = Bounds(low, high, shape, action_key)
+
+    def write(self, action: Tensor) -> Tensor:
+        """Return the action in the dtype in which it is written, inside the bounds there too."""
+        return self.bounds.clamp(super().write(action))
+
+    @property
+    def event_shape(self) -> torch.Size:
+        """Shape of one action."""
+        return self.shape
 
     def distribution(
         self, *, mask: Tensor | None = None, alpha: Tensor, beta: Tensor
@@ -84,9 +91,9 @@ class BetaHead(LeafHead):
         dist = ScaledBeta(
             1 + softplus(upcast(alpha)),
             1 + softplus(upcast(beta)),
-            low=self.low,
-            high=self.high,
+            bounds=self.bounds,
             names=self.names,
             validate_args=self.validate,
         )
-        return IndependentLeaf(dist, len(self.shape), validates=self.validate and eager())
+        checks = self.validate and eager()
+        return IndependentLeaf(dist, len(self.shape), validates=checks, names=self.names)

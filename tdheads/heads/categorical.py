@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from tdheads.distributions import MaskedCategorical
-from tdheads.heads.choice import ChoiceHead, check_count
+from tdheads.heads.choice import ChoiceEmbedding, ChoiceHead, check_count
 from tdheads.keys import NestedKey
 
 
@@ -32,7 +33,6 @@ class CategoricalHead(ChoiceHead):
     Source: see :class:`~tdheads.distributions.MaskedCategorical`.
 
     Example:
-        >>> import torch
         >>> from tensordict import TensorDict
         >>> head = CategoricalHead("action", n=3, mask=True)
         >>> td = TensorDict({"action_logits": torch.tensor([[0.0, 9.0, 1.0]])}, [1])
@@ -47,6 +47,19 @@ class CategoricalHead(ChoiceHead):
         count = check_count(action_key, n, "choices")
         super().__init__(action_key, count, **choice)
         self.n = count
+
+    @property
+    def num_choices(self) -> int:
+        """The number of choices ``n``."""
+        return self.n
+
+    def all_actions(self) -> Tensor:
+        """Return 0 to n - 1."""
+        return torch.arange(self.n, dtype=self.dtype)
+
+    def embedding(self, width: int) -> nn.Module:
+        """Return one vector per choice."""
+        return ChoiceEmbedding(self.n, width)
 
     def distribution(self, *, mask: Tensor | None, logits: Tensor) -> MaskedCategorical:
         """Build the masked categorical."""

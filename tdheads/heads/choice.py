@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from tdheads.checks import check_options, show
 from tdheads.heads.base import LeafHead
@@ -59,6 +60,19 @@ class ChoiceHead(LeafHead):
             "names": self.names,
             "validate_args": self.validate,
         }
+
+
+class ChoiceEmbedding(nn.Embedding):
+    """One vector per choice, for actions of any integer dtype.
+
+    Example:
+        >>> ChoiceEmbedding(3, 4)(torch.tensor([0, 2], dtype=torch.int8)).shape
+        torch.Size([2, 4])
+    """
+
+    def forward(self, action: Tensor) -> Tensor:
+        """Embed."""
+        return super().forward(action.long())
 
 
 def check_count(action_key: NestedKey, n: int | None, what: str) -> int:

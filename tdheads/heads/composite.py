@@ -1,60 +1,113 @@
-"""Several heads as one."""
+"""Several heads as one, with leaves that may depend on earlier ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Iterator
 from typing import Any
 
+import torch
 from tensordict import TensorDictBase
-from tensordict.nn import InteractionType
+from tensordict.nn import InteractionType, TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
-from tdheads.distributions import ActionDistribution
-from tdheads.heads.base import Head, LeafHead
-from tdheads.keys import NestedKey
+from tdheads.checks import show
+from tdheads.distributions import ActionDistribution, DependentDistribution
+from tdheads.distributions.draw import draw
+from tdheads.heads.base import Acted, Head, LeafHead
+from tdheads.heads.dependence import HeadConditional, parameter_module
+from tdheads.keys import NestedKey, as_key
 
 
 class CompositeHead(Head):
     r"""Several action leaves, in order, as one head.
 
-    .. math:: \log p(a) = \sum_l \log p_l(a_l)
+    .. math:: \log p(a) = \sum_l r_l(a_{<l}) \log p_l(a_l \mid a_{<l})
 
-    Reads what its heads read, writes every leaf ``K`` and ``K_log_prob`` ``[*B]``. ``get_dist``
-    returns an :class:`~tdheads.distributions.ActionDistribution`.
+    Reads what its heads read, writes every leaf ``K`` and ``K_log_prob`` ``[*B]``, and the
+    parameters of its autoregressive leaves. A leaf head may depend on leaves before it:
+
+    * ``when={"kind": [2, 3]}``: it is relevant only if the leaf ``"kind"`` took choice 2 or 3.
+      Where it is not, its action is 0, and its log-prob, entropy, KL and gradient are 0. With
+      several parents all have to agree; a child of an irrelevant parent is irrelevant.
+    * ``mask_given="kind"``: its mask has one more dim, ``[*B, n_kind, n]``, and the row of the
+      choice that ``"kind"`` took applies.
+    * ``after=("kind",)``: its parameters depend on the parents' actions. The head owns a module
+      that computes them from the features at ``in_key`` and those actions
+      (:class:`~tdheads.heads.dependence.AfterParents`); ``parameters=`` on the leaf replaces it by
+      a ``TensorDictModule`` that reads the parents' keys and writes the parameter keys.
+
+    Leaves are drawn in order. When the tensordict holds actions (``get_dist`` in a loss), those are
+    used for the parents: one parallel pass, nothing is drawn again. Entropy and KL follow the chain
+    rule; for ``after`` leaves they are taken at the stored actions, an unbiased estimate, unless
+    ``enumerate_parents=True`` (finitely many parents) asks for the exact value.
 
     Args:
-        heads: the heads; a composite among them adds its leaves.
+        heads: the heads, parents first; a composite among them adds its leaves.
+        in_key, num_features: features that ``after`` leaves read, as in ``make_actor``.
         head: ``return_log_prob``, ``default_interaction_type``, as for TorchRL's modules.
 
     Raises:
-        ValueError: for no head, or two leaves with the same key.
+        ValueError: for no head, two leaves with one key, a parent that is missing, comes later or
+            is not one choice (``when``, ``mask_given``).
         KeyError, ValueError: what its heads raise.
 
-    Source: tensordict's ``CompositeDistribution``.
+    Source: tensordict's ``CompositeDistribution``; conditional arguments: Vinyals et al.,
+    "StarCraft II: A New Challenge for Reinforcement Learning", https://arxiv.org/abs/1708.04782.
 
     Example:
-        >>> import torch
         >>> from tensordict import TensorDict
         >>> from tdheads import CategoricalHead, NormalHead
-        >>> head = CompositeHead(CategoricalHead("kind", n=3), NormalHead("where", shape=(2,)))
-        >>> layer = head.projection(8)
-        >>> sorted(layer(TensorDict({"hidden": torch.randn(4, 8)}, [4])).keys())
-        ['hidden', 'kind_logits', 'where_loc', 'where_scale']
-        >>> head.log_prob_keys
-        ['kind_log_prob', 'where_log_prob']
+        >>> head = CompositeHead(
+        ...     CategoricalHead("kind", n=3),
+        ...     NormalHead("where", shape=(2,), when={"kind": [1]}),
+        ... )
+        >>> td = head.projection(8)(TensorDict({"hidden": torch.randn(4, 8)}, [4]))
+        >>> td["kind_logits"] = torch.tensor([9.0, 0.0, 0.0]).expand(4, 3)
+        >>> head(td)["where_log_prob"].tolist()
+        [0.0, 0.0, 0.0, 0.0]
     """
 
-    def __init__(self, *heads: Head, **head: Any) -> None:
-        leaves = [leaf for part in heads for leaf in part.leaves]
-        keys = [leaf.action_key for leaf in leaves]
-        if not leaves or len(set(keys)) != len(keys):
+    def __init__(
+        self,
+        *heads: Head,
+        in_key: NestedKey = "hidden",
+        num_features: int = 64,
+        **head: Any,
+    ) -> None:
+        for part in heads:
+            if not isinstance(part, Head):
+                raise TypeError(f"CompositeHead: expected heads, got a {type(part).__name__}")
+        leaves = {leaf.action_key: leaf for part in heads for leaf in part.leaves}
+        keys = [leaf.action_key for part in heads for leaf in part.leaves]
+        if not leaves or len(leaves) != len(keys):
             raise ValueError(
                 f"CompositeHead: expected at least one leaf, each key once, got {keys}"
             )
-        in_keys = dict.fromkeys(key for leaf in leaves for key in leaf.in_keys)
-        super().__init__(list(in_keys), keys, **head)
-        self.heads = nn.ModuleList(leaves)
+        written = [
+            key for leaf in leaves.values() for key in (leaf.action_key, *leaf.log_prob_keys)
+        ]
+        if len(set(written)) != len(written):
+            raise ValueError(f"CompositeHead: two leaves write the same key, of {written}")
+        for leaf in leaves.values():
+            _check_parents(leaf, leaves)
+            _check_modes(leaf)
+        in_key = as_key(in_key)
+        modules = {}
+        for key, leaf in leaves.items():
+            if leaf.dependence.after:
+                parents = [leaves[parent] for parent in leaf.dependence.after]
+                modules[key] = leaf.parameters_module or parameter_module(
+                    leaf, parents, in_key, num_features
+                )
+        super().__init__(_in_keys(leaves, modules), keys, **head)
+        self.heads = nn.ModuleList(leaves.values())
+        self.parameter_modules = nn.ModuleList(modules.values())
+        self._after = list(modules)
+        self._features = in_key, num_features
+        # combinations of parents that cannot happen are looked at too, without a check
+        self._lenient = {key: _lenient(leaf) for key, leaf in leaves.items()}
+        self.dependent = any(leaf.dependence.parents for leaf in leaves.values())
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
         """Yield the leaves before the composite.
@@ -62,33 +115,148 @@ class CompositeHead(Head):
         tensordict's ``ProbabilisticTensorDictSequential`` takes the *last* probabilistic module it
         finds in ``modules()`` for the one that makes the distribution.
         """
-        itself, *parts = super().named_modules(*args, **kwargs)
-        yield from (*parts, itself)
+        found = list(super().named_modules(*args, **kwargs))
+        yield from (*found[1:], *found[:1])  # nothing is found where it was visited before
 
     @property
     def leaves(self) -> tuple[LeafHead, ...]:
         """The leaves, in order."""
         return tuple(self.heads)  # type: ignore[arg-type]  # ModuleList forgets the class
 
+    @property
+    def projected(self) -> tuple[LeafHead, ...]:
+        """The leaves whose parameters a network writes: all but the autoregressive ones."""
+        return tuple(leaf for leaf in self.leaves if leaf.action_key not in self._after)
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """Every key that ``forward`` writes."""
+        after = [leaf for leaf in self.leaves if leaf.action_key in self._after]
+        return [*super().out_keys, *(key for leaf in after for key in leaf.param_keys.values())]
+
+    def projection(
+        self, num_features: int, in_key: NestedKey = "hidden", gain: float = 0.01
+    ) -> TensorDictModule:
+        """Return one linear layer that writes the parameters of all but the ``after`` leaves."""
+        default = [leaf for leaf in self.leaves if leaf.dependence.after]
+        default = [leaf for leaf in default if leaf.parameters_module is None]
+        if default and (as_key(in_key), num_features) != self._features:
+            key, width = self._features
+            raise ValueError(
+                f"{show(default[0].action_key)}: its parameter module reads {width} features at"
+                f" {key!r}, the projection {num_features} at {in_key!r}; build it with"
+                f" CompositeHead(..., in_key={in_key!r}, num_features={num_features})"
+            )
+        return super().projection(num_features, in_key, gain)
+
     def get_dist(self, tensordict: TensorDictBase) -> ActionDistribution:
-        """Build the joint distribution of all leaves."""
-        dists = {leaf.action_key: leaf.get_dist(tensordict) for leaf in self.leaves}
-        return ActionDistribution(dists, tensordict.batch_size)
+        """Build the joint distribution; stored actions, if there, are those of the parents."""
+        if not self.dependent:
+            dists = {leaf.action_key: leaf.get_dist(tensordict) for leaf in self.leaves}
+            return ActionDistribution(dists, tensordict.batch_size)
+        stored = {key: tensordict.get(key, None) for key in self._out_keys}
+        parents = {key for leaf in self.leaves for key in leaf.dependence.parents}
+        forced = all(stored[key] is not None for key in parents)
+        prefix = {key: action for key, action in stored.items() if action is not None}
+        return self._dependent(tensordict, prefix if forced else None)
 
-    def draw(self, dist: Distribution, how: InteractionType) -> dict[NestedKey, Tensor]:
-        """Draw the leaves in order, each in the dtype in which it is written."""
-        assert isinstance(dist, ActionDistribution)
-        actions: dict[NestedKey, Tensor] = {}
-        for leaf in self.leaves:
-            actions.update(leaf.draw(dist[leaf.action_key], how))
-        return actions
+    def _dependent(
+        self,
+        td: TensorDictBase,
+        prefix: dict[NestedKey, Tensor] | None,
+        written: dict[NestedKey, Tensor] | None = None,
+    ) -> DependentDistribution:
+        by_key = {leaf.action_key: leaf for leaf in self.leaves}
+        modules = dict(zip(self._after, self.parameter_modules, strict=True))
+        rows = _rows(self.leaves[0], td)
+        leaves = {}
+        for key, leaf in by_key.items():
+            parents = {parent: by_key[parent] for parent in leaf.dependence.parents}
+            module: Any = modules.get(key)
+            lenient = self._lenient[key]
+            leaves[key] = HeadConditional(leaf, lenient, parents, td, rows, module, written)
+        return DependentDistribution(leaves, rows, td.batch_size, prefix)
 
-    def score(
-        self, dist: Distribution, actions: Mapping[NestedKey, Tensor], td: TensorDictBase
-    ) -> dict[NestedKey, Tensor]:
-        """Return the log-prob of every written action."""
-        assert isinstance(dist, ActionDistribution)
-        return {key: dist[key].log_prob(action) for key, action in actions.items()}
+    def act(self, td: TensorDictBase, how: InteractionType | None) -> Acted:
+        """Draw the leaves in order, or take the stored actions."""
+        if how is None:
+            actions = {key: td.get(key) for key in self._out_keys}
+            return Acted(self.get_dist(td), actions)
+        if not self.dependent:
+            dist = self.get_dist(td)
+            keyed = [(leaf.action_key, leaf) for leaf in self.leaves]
+            return Acted(dist, {key: leaf.write(draw(dist[key], how)) for key, leaf in keyed})
+        params: dict[NestedKey, Tensor] = {}
+        taken = self._dependent(td, None, params).drawn(lambda leaf: draw(leaf, how))
+        return Acted(taken, taken.prefix or {}, params)
 
     def _stored(self, td: TensorDictBase) -> TensorDictBase:
         return td
+
+
+def _check_modes(leaf: LeafHead) -> None:
+    default = InteractionType.DETERMINISTIC
+    if not leaf.return_log_prob or leaf.default_interaction_type is not default:
+        raise ValueError(
+            f"{show(leaf.action_key)}: in a composite, return_log_prob and default_interaction_type"
+            " are given to the CompositeHead"
+        )
+
+
+def _check_parents(leaf: LeafHead, leaves: dict[NestedKey, LeafHead]) -> None:
+    key, dependence = leaf.action_key, leaf.dependence
+    before = list(leaves)[: list(leaves).index(key)]
+    for parent in dependence.parents:
+        if parent not in before:
+            raise ValueError(
+                f"{show(key)}: expected its parent among the leaves before it, {before}, got"
+                f" {parent!r}; order the heads parents first"
+            )
+    for parent in (*dependence.when, *([dependence.mask_given] if dependence.mask_given else ())):
+        n = leaves[parent].num_choices
+        if n is None:
+            raise ValueError(
+                f"{show(key)}: {parent!r} is not one choice; when and mask_given need a"
+                " CategoricalHead or a OneHotCategoricalHead as the parent"
+            )
+        if not all(0 <= choice < n for choice in dependence.when.get(parent, ())):
+            raise ValueError(
+                f"{show(key)}: when={{{parent!r}: {list(dependence.when[parent])}}}: expected"
+                f" choices from 0 to {n - 1}"
+            )
+    if dependence.mask_given and leaf.mask_key is None:
+        raise ValueError(f"{show(key)}: mask_given needs a mask: give mask=True or its key")
+    if dependence.enumerate_parents:
+        endless = [parent for parent in dependence.after if leaves[parent].all_actions() is None]
+        if endless:
+            raise ValueError(
+                f"{show(key)}: enumerate_parents: {endless} take infinitely many values"
+            )
+
+
+def _in_keys(
+    leaves: dict[NestedKey, LeafHead], modules: dict[NestedKey, TensorDictModuleBase]
+) -> list[NestedKey]:
+    keys: list[NestedKey] = []
+    for key, leaf in leaves.items():
+        if key in modules:
+            keys += [k for k in map(as_key, modules[key].in_keys) if k not in leaves]
+            keys += [] if leaf.mask_key is None else [leaf.mask_key]
+        else:
+            keys += leaf.in_keys
+    return list(dict.fromkeys(keys))
+
+
+def _lenient(leaf: LeafHead) -> LeafHead:
+    twin = copy.copy(leaf)  # parameters and buffers are shared
+    twin.validate = False
+    if hasattr(twin, "on_empty"):
+        twin.on_empty = "neutral"
+    return twin
+
+
+def _rows(first: LeafHead, td: TensorDictBase) -> torch.Size:
+    """Return the batch shape of the leaves, read off the parameters of the first one."""
+    name, shape = next(iter(first.param_shapes.items()))
+    value = first.read_param(td, name)
+    return value.shape[: value.ndim - len(shape)]

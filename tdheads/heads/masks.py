@@ -39,6 +39,9 @@ def find_mask(
     group = as_path(head.action_key)[:-1]
     shapes = [torch.Size(batch + shape) for shape in head.mask_shapes]
     fitting = []
+    own = observation_spec.get(own_key, None)
+    if own is not None and own.shape in shapes:
+        return own_key
     for key in map(as_key, observation_spec.keys(include_nested=True, leaves_only=True)):
         path, name = as_path(key)[:-1], as_path(key)[-1]
         if path[: len(group)] != group or name not in {as_path(own_key)[-1], *MASK_NAMES, *WEAK}:
@@ -52,11 +55,19 @@ def find_mask(
                 f" {' or '.join(str(list(s)) for s in shapes)}, got {list(shape)}; say joint=True"
                 " for a mask over the product of the choices, or mask={leaf: key or False}"
             )
-    if own_key in fitting:
-        return own_key
     if len(fitting) > 1:
         raise ValueError(
             f"{show(head.action_key)}: several entries may be its mask: {fitting}; say which with"
             " mask={leaf: key}"
         )
     return fitting[0] if fitting else False
+
+
+def check_guess(head: LeafHead, others: list[LeafHead], given: Mapping[NestedKey, Any]) -> None:
+    """Refuse a mask that was found for two leaves: which of them it is for is a guess."""
+    for other in others:
+        if head.mask_key == other.mask_key and not {head.action_key, other.action_key} & set(given):
+            raise ValueError(
+                f"{show(head.mask_key)}: it may be the mask of {show(other.action_key)} or of"
+                f" {show(head.action_key)}; say which with mask={{leaf: key or False}}"
+            )

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from tdheads.constants import Constants
 from tdheads.distributions import MaskedJointCategorical, MaskedMultiCategorical
 from tdheads.distributions.layout import Layout
 from tdheads.heads.choice import ChoiceHead
@@ -65,6 +66,20 @@ class MultiCategoricalHead(ChoiceHead):
             return (torch.Size(self.nvec),)
         return self.layout.mask_shapes
 
+    @property
+    def event_shape(self) -> torch.Size:
+        """One entry per dimension."""
+        return torch.Size([len(self.nvec)])
+
+    def all_actions(self) -> Tensor:
+        """Return every combination of the options."""
+        options = [torch.arange(n, dtype=self.dtype) for n in self.nvec]
+        return torch.cartesian_prod(*options).view(-1, len(self.nvec))
+
+    def embedding(self, width: int) -> nn.Module:
+        """Return one vector per option, summed over the dimensions."""
+        return PackedEmbedding(self.nvec, width)
+
     def distribution(
         self, *, mask: Tensor | None, logits: Tensor
     ) -> MaskedMultiCategorical | MaskedJointCategorical:
@@ -72,3 +87,22 @@ class MultiCategoricalHead(ChoiceHead):
         if self.joint:
             return MaskedJointCategorical(logits, self.nvec, mask, **self.options)
         return MaskedMultiCategorical(logits, self.layout, mask, **self.options)
+
+
+class PackedEmbedding(nn.Module):
+    """One vector per option of every dimension, summed over the dimensions.
+
+    Example:
+        >>> PackedEmbedding([3, 2], 4)(torch.tensor([[2, 1]])).shape
+        torch.Size([1, 4])
+    """
+
+    def __init__(self, nvec: Sequence[int], width: int) -> None:
+        super().__init__()
+        sizes = torch.tensor(nvec, device="cpu")
+        self.first = Constants(row=sizes.cumsum(0) - sizes)
+        self.table = nn.Embedding(sum(nvec), width)
+
+    def forward(self, action: Tensor) -> Tensor:
+        """Embed."""
+        return self.table(action.long() + self.first.get_buffer("row")).sum(-2)

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from tensordict.nn import mappings
 from torch import Tensor, nn
-from torch.distributions import Distribution, Normal
+from torch.distributions import Distribution
 
 from tdheads.checks import check_finite, eager
 from tdheads.distributions import IndependentLeaf, TanhNormal
-from tdheads.distributions.bounds import bound_buffers
+from tdheads.distributions.bounds import Bounds
+from tdheads.distributions.gaussian import Gaussian
 from tdheads.distributions.masked_categorical import upcast
 from tdheads.heads.base import LeafHead
 from tdheads.keys import NestedKey
@@ -35,6 +36,8 @@ class LocScaleHead(LeafHead):
             CleanRL do, instead of reading ``K_scale``.
         leaf: ``dtype``, ``validate``, ``return_log_prob``, ``default_interaction_type``.
     """
+
+    takes_mask = False
 
     def __init__(
         self,
@@ -60,8 +63,14 @@ class LocScaleHead(LeafHead):
         )
         self.shape = shape
         self.scale_lb = scale_lb
-        self.scale_mapping: Callable[[Tensor], Tensor] = mappings(scale_mapping)
+        with torch.device("cpu"):  # it computes a number, whatever the default device is
+            self.scale_mapping: Callable[[Tensor], Tensor] = mappings(scale_mapping)
         self.raw_scale = nn.Parameter(torch.zeros(shape)) if free_scale else None
+
+    @property
+    def event_shape(self) -> torch.Size:
+        """Shape of one action."""
+        return self.shape
 
     def _loc_scale(self, loc: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
         raw = self.raw_scale if scale is None else scale
@@ -75,7 +84,8 @@ class LocScaleHead(LeafHead):
         return upcast(loc), mapped.expand_as(loc)
 
     def _close(self, dist: Distribution) -> IndependentLeaf:
-        return IndependentLeaf(dist, len(self.shape), validates=self.validate and eager())
+        checks = self.validate and eager()
+        return IndependentLeaf(dist, len(self.shape), validates=checks, names=self.names)
 
 
 class NormalHead(LocScaleHead):
@@ -109,7 +119,7 @@ class NormalHead(LocScaleHead):
         self, *, mask: Tensor | None = None, loc: Tensor, scale: Tensor | None = None
     ) -> IndependentLeaf:
         """Build the normal with closed event dims."""
-        return self._close(Normal(*self._loc_scale(loc, scale), validate_args=False))
+        return self._close(Gaussian(*self._loc_scale(loc, scale), validate_args=False))
 
 
 class TanhNormalHead(LocScaleHead):
@@ -141,9 +151,6 @@ class TanhNormalHead(LocScaleHead):
         tensor([[5.]])
     """
 
-    low: Tensor
-    high: Tensor
-
     def __init__(
         self,
         action_key: NestedKey = "action",
@@ -153,8 +160,11 @@ class TanhNormalHead(LocScaleHead):
         **options: Any,
     ) -> None:
         super().__init__(action_key, shape, **options)
-        for name, bound in bound_buffers(action_key, low, high, self.shape).items():
-            self.register_buffer(name, bound, persistent=False)
+        self.bounds = Bounds(low, high, self.shape, action_key)
+
+    def write(self, action: Tensor) -> Tensor:
+        """Return the action in the dtype in which it is written, inside the bounds there too."""
+        return self.bounds.clamp(super().write(action))
 
     def distribution(
         self, *, mask: Tensor | None = None, loc: Tensor, scale: Tensor | None = None
@@ -162,8 +172,7 @@ class TanhNormalHead(LocScaleHead):
         """Build the squashed normal with closed event dims."""
         dist = TanhNormal(
             *self._loc_scale(loc, scale),
-            low=self.low,
-            high=self.high,
+            bounds=self.bounds,
             names=self.names,
             validate_args=self.validate,
         )

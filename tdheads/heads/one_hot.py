@@ -65,17 +65,29 @@ class OneHotCategoricalHead(ChoiceHead):
         count = check_count(action_key, n, "choices")
         super().__init__(action_key, count, dtype=dtype, **choice)
         self.n = count
-        self.grad_method, self.temperature = grad_method, temperature
+        self.gradient: dict[str, Any] = {"grad_method": grad_method, "temperature": temperature}
 
     @property
-    def options(self) -> dict[str, Any]:
-        """Keywords of the distribution."""
-        gradient = {"grad_method": self.grad_method, "temperature": self.temperature}
-        return {**super().options, **gradient}
+    def event_shape(self) -> torch.Size:
+        """One entry per choice."""
+        return torch.Size([self.n])
+
+    @property
+    def num_choices(self) -> int:
+        """The number of choices ``n``."""
+        return self.n
+
+    def choice(self, action: Tensor) -> Tensor:
+        """Return the position of the 1."""
+        return action.detach().to(torch.int8).argmax(-1)
+
+    def all_actions(self) -> Tensor:
+        """Return every one-hot vector."""
+        return torch.eye(self.n).to(self.dtype)
 
     def distribution(self, *, mask: Tensor | None, logits: Tensor) -> MaskedOneHotCategorical:
         """Build the masked one-hot categorical."""
-        return MaskedOneHotCategorical(logits, mask, **self.options)
+        return MaskedOneHotCategorical(logits, mask, **self.gradient, **self.options)
 
 
 class MultiOneHotHead(ChoiceHead):
@@ -119,7 +131,7 @@ class MultiOneHotHead(ChoiceHead):
         layout = Layout.named(action_key, nvec)
         super().__init__(action_key, layout.size, dtype=dtype, **choice)
         self.layout = layout
-        self.grad_method, self.temperature = grad_method, temperature
+        self.gradient: dict[str, Any] = {"grad_method": grad_method, "temperature": temperature}
 
     @property
     def mask_shapes(self) -> tuple[torch.Size, ...]:
@@ -127,11 +139,18 @@ class MultiOneHotHead(ChoiceHead):
         return self.layout.mask_shapes
 
     @property
-    def options(self) -> dict[str, Any]:
-        """Keywords of the distribution."""
-        gradient = {"grad_method": self.grad_method, "temperature": self.temperature}
-        return {**super().options, **gradient}
+    def event_shape(self) -> torch.Size:
+        """One entry per option."""
+        return torch.Size([self.layout.size])
+
+    def all_actions(self) -> Tensor:
+        """Return every combination of the options."""
+        blocks = [torch.eye(n) for n in self.layout.nvec]
+        rows = torch.cartesian_prod(*(torch.arange(n) for n in self.layout.nvec))
+        picked = rows.view(-1, len(blocks)).unbind(-1)
+        parts = [block[index] for block, index in zip(blocks, picked, strict=True)]
+        return torch.cat(parts, -1).to(self.dtype)
 
     def distribution(self, *, mask: Tensor | None, logits: Tensor) -> MaskedMultiOneHot:
         """Build the distribution."""
-        return MaskedMultiOneHot(logits, self.layout, mask, **self.options)
+        return MaskedMultiOneHot(logits, self.layout, mask, **self.gradient, **self.options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from tdheads.heads.base import Head, LeafHead
 from tdheads.heads.bernoulli import BernoulliHead
 from tdheads.heads.categorical import CategoricalHead
 from tdheads.heads.composite import CompositeHead
-from tdheads.heads.masks import find_mask, given_masks
+from tdheads.heads.masks import check_guess, find_mask, given_masks
 from tdheads.heads.multi_categorical import MultiCategoricalHead
 from tdheads.heads.normal import NormalHead, TanhNormalHead
 from tdheads.heads.one_hot import MultiOneHotHead, OneHotCategoricalHead
@@ -119,19 +120,27 @@ def make_head(
         "scale_mapping": scale_mapping,
         "free_scale": free_scale,
     }
+    if not isinstance(action_spec, TensorSpec):
+        raise TypeError(f"action_spec: expected a TorchRL spec, got a {type(action_spec).__name__}")
     leaves = dict(_action_leaves(action_spec, observation_spec))
+    if not leaves:
+        raise ValueError(
+            "action_spec: no action that all its parts have; build one head, actor and loss for"
+            " each kind of agent"
+        )
     own = {as_key(key): dict(value) for key, value in (leaf_options or {}).items()}
     masks = given_masks(mask, list(leaves))
     unknown = [key for key in (*own, *masks) if key not in leaves]
     if unknown:
         raise ValueError(f"unknown leaves {unknown}: expected some of {list(leaves)}")
-    heads = []
+    heads: list[LeafHead] = []
     for key, (spec, batch) in leaves.items():
         factory = _factory(key, spec)
         head = factory(key, spec, mask=False, **{**options, **own.get(key, {})})
         found = masks[key] if key in masks else find_mask(head, batch, observation_spec)
         if found is not False:
             head = factory(key, spec, mask=found, **{**options, **own.get(key, {})})
+            check_guess(head, heads, masks)
         heads.append(head)
     return heads[0] if len(heads) == 1 else CompositeHead(*heads)
 
@@ -147,16 +156,24 @@ def _action_leaves(
                 f"action spec of shape {list(spec.shape)}: expected it to start with the batch dims"
                 f" {list(batch)} of the observation spec; take both from the same environment"
             )
-        yield "action", (_event_spec(spec, batch), batch)
+        yield "action", (_event_spec("action", spec, batch), batch)
         return
     for key in spec.keys(include_nested=True, leaves_only=True):
         parent = as_path(key)[:-1]
         batch = (spec[parent] if parent else spec).shape
-        yield as_key(key), (_event_spec(spec[key], batch), batch)
+        yield as_key(key), (_event_spec(as_key(key), spec[key], batch), batch)
 
 
-def _event_spec(spec: TensorSpec, batch: torch.Size) -> TensorSpec:
-    return spec[(0,) * len(batch)] if batch else spec
+def _event_spec(key: NestedKey, spec: TensorSpec, batch: torch.Size) -> TensorSpec:
+    if not batch:
+        return spec
+    first, *others = (spec[index] for index in itertools.product(*map(range, batch)))
+    if any(type(other) is not type(first) or other != first for other in others):
+        raise ValueError(
+            f"{show(key)}: expected one action spec for all of its batch dims {list(batch)}, got"
+            f" different ones; build one head, actor and loss per kind of agent"
+        )
+    return first
 
 
 def _factory(key: NestedKey, spec: TensorSpec) -> Factory:
@@ -255,7 +272,7 @@ def _bounded(
                 f"{show(action_key)}: no head for integers that do not start at 0, got low="
                 f"{low.tolist()}; shift the action in the environment, or use register_head"
             )
-        return _choices(action_key, spec, (high + 1).reshape(-1).tolist(), mask, options)
+        return _choices(action_key, spec, (high.long() + 1).reshape(-1).tolist(), mask, options)
     taken = {"dtype": spec.dtype, **_take(options, *CONTINUOUS)}
     if (low.isfinite() & high.isfinite()).all():
         return TanhNormalHead(action_key, low, high, spec.shape, **taken)

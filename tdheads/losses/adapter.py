@@ -50,11 +50,14 @@ def as_action_distribution(
     return ActionDistribution({k: _close(d, len(row_shape)) for k, d in leaves.items()}, row_shape)
 
 
+class ForeignLeaf(IndependentLeaf):
+    """A distribution of another library, closed by the loss: its stored log-prob may be open."""
+
+
 def _close(dist: Distribution, row_ndim: int) -> Distribution:
-    stray = len(dist.batch_shape) - row_ndim
-    if stray <= 0 or hasattr(dist, "validates"):
+    if getattr(dist, "closed", False):
         return dist
-    return IndependentLeaf(dist, stray)
+    return ForeignLeaf(dist, max(len(dist.batch_shape) - row_ndim, 0))
 
 
 def leaf_entropies(dist: ActionDistribution, samples: int) -> TensorDictBase:
@@ -99,8 +102,20 @@ def actor_keys(actor: Any) -> tuple[list[NestedKey], list[NestedKey]]:
         (['action'], ['action_log_prob'])
     """
     actions = [as_key(key) for key in getattr(actor, "dist_sample_keys", ["action"])]
-    if not hasattr(actor, "log_prob_keys"):
+    if not hasattr(type(actor), "log_prob_keys"):
         return actions, [suffixed(key, LOG_PROB) for key in actions]
     flags = {getattr(module, "_composite_lp_aggreate_at_init", None) for module in actor.modules()}
     with set_composite_lp_aggregate(True in flags):
         return actions, [as_key(key) for key in actor.log_prob_keys]
+
+
+def mask_keys(actor: Any) -> list[NestedKey]:
+    """Return the masks that the heads of an actor read.
+
+    Example:
+        >>> from tdheads import CategoricalHead
+        >>> mask_keys(CategoricalHead("action", n=2, mask=True))
+        ['action_mask']
+    """
+    keys = (getattr(module, "mask_key", None) for module in actor.modules())
+    return [key for key in keys if key is not None]

@@ -10,13 +10,13 @@ from tensordict.nn import dispatch
 from torch import Tensor
 from torchrl.objectives.utils import distance_loss
 
-from tdheads.checks import require, shape_error
-from tdheads.keys import ENTROPY, LOG_PROB, NestedKey, as_path, suffixed
+from tdheads.checks import require, shape_error, show
+from tdheads.keys import ENTROPY, LOG_PROB, NestedKey, as_key, as_path, suffixed
 from tdheads.losses import functional as F
 from tdheads.losses.adapter import leaf_entropies
 from tdheads.losses.module import PolicyLossModule
 from tdheads.losses.policy import PolicyRows, advantage_rows, policy_rows
-from tdheads.losses.rows import fill_invalid, find_valid, valid_for
+from tdheads.losses.rows import Valid
 from tdheads.reduce import add, masked_max, masked_mean, masked_sum, sum_leaves
 
 
@@ -72,9 +72,9 @@ class PolicyLoss(PolicyLossModule):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Compute the loss terms and the figures that go with them; see the class."""
         td = self._with_advantage(tensordict)
-        valid = find_valid(td, self._mask_keys())
+        valid = self._valid(td)
         if valid is not None:
-            td = fill_invalid(td, valid, self._row_keys())
+            td = self._without_garbage(td, valid)
         rows = policy_rows(self, td, valid)
         advantage = self._scaled_advantage(td, rows)
         out = TensorDict()
@@ -104,13 +104,19 @@ class PolicyLoss(PolicyLossModule):
         if self.critic_network is None:
             todo = "a loss without a critic cannot compute it: run a value estimator first"
             require(td, self.tensor_keys.advantage, todo)
+        todo = (
+            f"run a value estimator, e.g. GAE, or store it for {show(self.tensor_keys.advantage)}"
+        )
+        for name in ("reward", "done", "terminated"):
+            require(td, as_key(("next", getattr(self.tensor_keys, name))), todo)
         params = self.critic_network_params.detach() if self.functional else None
         targets = self.target_critic_network_params if self.functional else None
         self.value_estimator(td, params=params, target_params=targets)
         if self.advantage_norm is not None and self.training:
             target = td.get(self.tensor_keys.value_target)
-            valid = valid_for(find_valid(td, self._mask_keys()), target.shape[:-1])
-            self.advantage_norm.update(target if valid is None else target[valid])
+            valid = self._valid(td)
+            rows = None if valid is None else valid.for_values(target.shape[:-1])
+            self.advantage_norm.update(target if rows is None else target[rows])
         return td
 
     def _scaled_advantage(self, td: TensorDictBase, rows: PolicyRows) -> Tensor:
@@ -144,7 +150,7 @@ class PolicyLoss(PolicyLossModule):
     def _write_entropy(self, out: TensorDictBase, rows: PolicyRows) -> None:
         leaves = leaf_entropies(rows.dist, self.samples_mc_entropy)
         entropies = [leaves.get(suffixed(key, ENTROPY)) for key in self.action_keys]
-        coeff = self.entropy_coeff.expand(len(entropies)).unbind()
+        coeff = self.coefficients(self.action_keys)
         # a coefficient of 0 drops the term: 0 * inf would be nan
         bonus = [torch.where(c == 0, 0, c * h) for c, h in zip(coeff, entropies, strict=True)]
         out.set("loss_entropy", self._reduce(-add(bonus), rows.valid))
@@ -153,17 +159,17 @@ class PolicyLoss(PolicyLossModule):
             name = ("composite_entropy", *as_path(suffixed(key, ENTROPY)))
             out.set(name, masked_mean(entropy.detach(), rows.valid))
 
-    def _write_critic(self, out: TensorDictBase, td: TensorDictBase, valid: Tensor | None) -> None:
+    def _write_critic(self, out: TensorDictBase, td: TensorDictBase, valid: Valid | None) -> None:
         loss, clip_fraction, explained = self.loss_critic(td, valid)
-        valid = valid_for(valid, loss.shape)
-        out.set("loss_critic", self._reduce(loss, valid))
+        rows = None if valid is None else valid.for_values(loss.shape)
+        out.set("loss_critic", self._reduce(loss, rows))
         if clip_fraction is not None:
-            out.set("value_clip_fraction", masked_mean(clip_fraction, valid))
+            out.set("value_clip_fraction", masked_mean(clip_fraction, rows))
         if explained is not None:
             out.set("explained_variance", explained)
 
     def loss_critic(
-        self, tensordict: TensorDictBase, valid: Tensor | None = None
+        self, tensordict: TensorDictBase, valid: Valid | None = None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return the weighted critic loss and its clipping per row, and the explained variance.
 
@@ -180,8 +186,8 @@ class PolicyLoss(PolicyLossModule):
                 critic(td), keys.value, "name the critic's output with set_keys(value=)"
             )
         if value.shape != target.shape:
-            todo = "the critic's output and the target have to agree"
-            raise shape_error(keys.value, target.shape, value, todo)
+            todo = f"it has to have the shape of the critic's output, {show(keys.value)}"
+            raise shape_error(keys.value_target, value.shape, target, todo)
         loss = distance_loss(value, target, self.loss_critic_type)
         clipped = None
         if old is not None:
@@ -190,7 +196,7 @@ class PolicyLoss(PolicyLossModule):
             clipped = ((value - old).detach().abs() > self.clip_value).to(loss.dtype).squeeze(-1)
         explained = None
         if self.log_explained_variance:
-            rows = valid_for(valid, value.shape[:-1])
+            rows = None if valid is None else valid.for_values(value.shape[:-1])
             explained = F.explained_variance(
                 value.detach().squeeze(-1), target.detach().squeeze(-1), rows
             )

@@ -27,9 +27,10 @@ def entropy_coefficients(
         tensor([0.1000, 0.0000])
     """
     if not isinstance(coeff, Mapping):
-        if isinstance(coeff, bool) or not isinstance(coeff, (int, float, Tensor)):
+        one = isinstance(coeff, Tensor) and coeff.numel() == 1
+        if not one and (isinstance(coeff, bool) or not isinstance(coeff, (int, float))):
             raise TypeError(f"entropy_coeff: expected a number or a mapping, got {coeff!r}")
-        return torch.as_tensor(coeff, dtype=torch.get_default_dtype()).clone()
+        return torch.as_tensor(coeff, dtype=torch.get_default_dtype()).clone().squeeze()
     forms = {suffixed(leaf, end): leaf for leaf in leaves for end in ("", LOG_PROB, ENTROPY)}
     given = {forms.get(as_key(key), key): value for key, value in coeff.items()}
     if set(given) != set(leaves) or len(given) != len(coeff):

@@ -96,7 +96,8 @@ def effective_sample_size(log_ratio: Tensor, valid: Tensor | None = None) -> Ten
         log_ratio = log_ratio.masked_fill(~valid, -torch.inf)
         count = valid.sum().clamp_min(1)
     rows = log_ratio.reshape(-1)
-    return (2 * rows.logsumexp(0) - (2 * rows).logsumexp(0)).exp() / count
+    share = (2 * rows.logsumexp(0) - (2 * rows).logsumexp(0)).exp() / count
+    return share.masked_fill((rows == -torch.inf).all(), 0)
 
 
 def standardize(

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tensordict import TensorDictParams
+from tensordict import TensorDictBase, TensorDictParams
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
+from torch import Tensor
 from torchrl.modules import ValueNorm
 from torchrl.objectives import AUTO_LOSS_MASK_KEYS, LossModule, ValueEstimators
 from torchrl.objectives.utils import dispatch_value_estimator
 
 from tdheads.checks import check_options
 from tdheads.keys import NestedKey, as_key
-from tdheads.losses.adapter import actor_keys
+from tdheads.losses.adapter import actor_keys, mask_keys
 from tdheads.losses.entropy import entropy_coefficients
+from tdheads.losses.rows import Valid, clean_inputs, fill, find_valid
 
 ONE_KEY = ("advantage", "value_target", "value", "reward", "done", "terminated")
 
@@ -115,6 +117,7 @@ class PolicyLossModule(LossModule):
         coeff = entropy_coefficients(0.01 if entropy_coeff is None else entropy_coeff, actions)
         device = device or next((p.device for p in self.parameters()), None)
         self.register_buffer("entropy_coeff", coeff.to(device))
+        self._coeff_leaves = actions
         if self.critic_network is None or critic_coeff == 0:
             critic_coeff = None
         elif critic_coeff is None:
@@ -172,6 +175,13 @@ class PolicyLossModule(LossModule):
                     f"{name}: expected one key, got {key}; a loss has one reward and one done. Use"
                     " one loss per agent group"
                 )
+        coeff = self._buffers.get("entropy_coeff")
+        if kwargs.get("action") is not None and coeff is not None and coeff.ndim:
+            leaves = _as_list(kwargs["action"])
+            if set(leaves) != set(self._coeff_leaves):
+                raise ValueError(
+                    f"action: there are entropy coefficients for {self._coeff_leaves}, got {leaves}"
+                )
         super().set_keys(**kwargs)
 
     def _forward_value_estimator_keys(self, **_: Any) -> None:
@@ -221,25 +231,33 @@ class PolicyLossModule(LossModule):
         with params.to_module(network, preserve_module_state=False):
             yield network
 
-    def _mask_keys(self) -> tuple[NestedKey, ...]:
+    # ---- rows that count
+
+    def _valid(self, td: TensorDictBase) -> Valid | None:
         key = self.loss_mask_key
         if key is None:
-            return ()
-        return AUTO_LOSS_MASK_KEYS if key == "auto" else (key,)
+            return None
+        if key == "auto":
+            return find_valid(td, AUTO_LOSS_MASK_KEYS)
+        return find_valid(td, (key,), required=True)
 
-    def _row_keys(self) -> list[NestedKey]:
-        """Entries whose invalid rows must reach neither a network nor a product."""
-        critic_keys = [] if self.critic_network is None else list(self.critic_network.in_keys)
+    def _without_garbage(self, td: TensorDictBase, valid: Valid) -> TensorDictBase:
+        """Return the batch with harmless content in the rows that do not count."""
+        masks = set(mask_keys(self.actor_network))
+        inputs = [*self.actor_network.in_keys]
+        inputs += [] if self.critic_network is None else [*self.critic_network.in_keys]
+        td = clean_inputs(td, valid, [key for key in map(as_key, inputs) if key not in masks])
+        td = fill(td, valid, masks, 1)
         keys = self.tensor_keys
-        return [
-            *self.actor_network.in_keys,
-            *critic_keys,
-            *self.action_keys,
-            *self.log_prob_keys,
-            keys.advantage,
-            keys.value_target,
-            keys.value,
-        ]
+        others = (keys.advantage, keys.value_target, keys.value)
+        return fill(td, valid, [*self.action_keys, *self.log_prob_keys, *others], 0)
+
+    def coefficients(self, leaves: Sequence[NestedKey]) -> list[Tensor]:
+        """Return the entropy coefficient of each leaf, ``[]`` each."""
+        if self.entropy_coeff.ndim == 0:
+            return [self.entropy_coeff] * len(leaves)
+        known = dict(zip(self._coeff_leaves, self.entropy_coeff.unbind(), strict=True))
+        return [known[leaf] for leaf in leaves]
 
 
 def _one_or_list(keys: list[NestedKey]) -> NestedKey | list[NestedKey]:

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from tdheads.checks import eager, require, rows_where, shape_error, show
 from tdheads.distributions import ActionDistribution
-from tdheads.keys import LOG_PROB, NestedKey, suffixed
-from tdheads.losses.adapter import as_action_distribution
-from tdheads.losses.rows import valid_for
+from tdheads.distributions.draw import deterministic
+from tdheads.keys import LOG_PROB, NestedKey, as_path, suffixed
+from tdheads.losses.adapter import ForeignLeaf, as_action_distribution
+from tdheads.losses.rows import Valid
 from tdheads.reduce import sum_event, sum_leaves
 
 if TYPE_CHECKING:
@@ -32,27 +33,30 @@ class PolicyRows(NamedTuple):
     valid: Tensor | None
 
 
-def policy_rows(loss: PolicyLossModule, td: TensorDictBase, valid: Tensor | None) -> PolicyRows:
+def policy_rows(loss: PolicyLossModule, td: TensorDictBase, valid: Valid | None) -> PolicyRows:
     """Score the stored actions under the current policy and compare with the stored log-probs."""
-    dist, new = _score(loss, td, None)
+    dist, new = _score(loss, td, None, valid)
     row_shape = next(iter(dist.dists.values())).batch_shape
-    valid = valid_for(valid, row_shape)
+    rows = None if valid is None else valid.for_rows(row_shape)
     if dist.empty is not None:
-        valid = ~dist.empty if valid is None else valid & ~dist.empty
+        rows = ~dist.empty if rows is None else rows & ~dist.empty
     if eager() and dist.validates:
         _check_legal(td, new)
     old = _stored_log_probs(loss, td, dist)
     near, log_weight = old, None
     if loss.delay_actor:
         with torch.no_grad():
-            near = _score(loss, td, loss.target_actor_network_params)[1]
+            near = _score(loss, td, loss.target_actor_network_params, valid)[1]
         log_weight = sum_leaves(near) - sum_leaves(old)
-    leaves = new - near if set(near.keys(True, True)) == set(new.keys(True, True)) else None
+    leaves = None
+    if len(loss.log_prob_keys) == len(loss.action_keys) or loss.delay_actor:
+        # an operator on two tensordicts is a foreach, for which vmap has no rule
+        leaves = new.apply(torch.sub, near)
     log_ratio = sum_leaves(new) - sum_leaves(near) if leaves is None else sum_leaves(leaves)
     if loss.max_importance_ratio is not None:
         cap = loss.max_importance_ratio.log() - log_ratio.detach()
         log_weight = torch.minimum(torch.zeros_like(cap) if log_weight is None else log_weight, cap)
-    return PolicyRows(dist, leaves, log_ratio, log_weight, valid)
+    return PolicyRows(dist, leaves, log_ratio, log_weight, rows)
 
 
 def advantage_rows(loss: PolicyLossModule, td: TensorDictBase, shape: torch.Size) -> Tensor:
@@ -67,48 +71,54 @@ def advantage_rows(loss: PolicyLossModule, td: TensorDictBase, shape: torch.Size
 
 
 def _score(
-    loss: PolicyLossModule, td: TensorDictBase, params: Any
+    loss: PolicyLossModule, td: TensorDictBase, params: Any, valid: Valid | None
 ) -> tuple[ActionDistribution, TensorDictBase]:
     """Return the policy's distribution and the log-probs of the stored actions."""
-    with loss.using("actor_network", params) as actor:
-        dist = actor.get_dist(td)
-    # the loss's own rows are those of the advantage; only foreign leaves need to be told
-    rows = td.get(loss.tensor_keys.advantage).shape[:-1]
-    dist = as_action_distribution(dist, loss.action_keys, rows)
-    for key in dist.dists:
+    for key in loss.action_keys:
         if require(td, key, "store the actions that were taken").requires_grad:
             raise ValueError(f"{show(key)}: expected a stored action, got one that requires grad")
-    log_probs = dist.log_prob(td)
+    with loss.using("actor_network", params) as actor:
+        dist = actor.get_dist(td)
+    dist = as_action_distribution(dist, loss.action_keys, _row_shape(loss, td))
+    actions = td.select(*dist.dists)
     for key, leaf in dist.dists.items():
-        log_prob = log_probs.get(suffixed(key, LOG_PROB))
-        if log_prob.shape != leaf.batch_shape:
-            todo = (
-                f"its log-prob has shape {list(log_prob.shape)}: no dim of an action may be stray"
-            )
-            raise shape_error(key, leaf.batch_shape + leaf.event_shape, td.get(key), todo)
-    return dist, log_probs
+        action, shape = actions.get(key), leaf.batch_shape + leaf.event_shape
+        if action.shape != shape:
+            raise shape_error(key, shape, action, "no dim of an action may be stray or missing")
+        if valid is not None:  # an invalid row holds no action: score a legal one
+            mask = valid.for_rows(leaf.batch_shape)
+            mask = mask.reshape((*mask.shape, *[1] * len(leaf.event_shape)))
+            legal = deterministic(leaf).detach().to(action.dtype)
+            actions.set(key, torch.where(mask, action, legal))
+    log_probs = {suffixed(k, LOG_PROB): d.log_prob(actions.get(k)) for k, d in dist.dists.items()}
+    return dist, TensorDict(log_probs, td.batch_size)
+
+
+def _row_shape(loss: PolicyLossModule, td: TensorDictBase) -> torch.Size:
+    """Return the batch dims of the action: those of its group, or of the advantage."""
+    rows = td.get(loss.tensor_keys.advantage).shape[:-1]
+    group = as_path(loss.action_keys[0])[:-1]
+    nested = td.get(group, None) if group else None
+    return nested.batch_size if nested is not None and nested.ndim > len(rows) else rows
 
 
 def _stored_log_probs(
     loss: PolicyLossModule, td: TensorDictBase, dist: ActionDistribution
 ) -> TensorDictBase:
     """Return the log-probs at collection, named as the current ones where there is one per leaf."""
-    leaves = list(dist.dists)
+    leaves, keys = loss.action_keys, loss.log_prob_keys
     names: list[NestedKey] = [suffixed(leaf, LOG_PROB) for leaf in leaves]
-    keys = loss.log_prob_keys
     if len(keys) != len(leaves):
         if len(keys) > 1:
             raise ValueError(f"sample_log_prob: expected one key per leaf {leaves}, got {keys}")
-        names = keys
-    elif len(keys) > 1 and set(keys) == set(names):
-        keys = names  # the actor may list its leaves in another order
+        names = keys  # only the sum over the leaves was stored
     out = TensorDict({}, td.batch_size)
     for name, key, leaf in zip(names, keys, leaves, strict=False):
         stored = require(td, key, "store the log-probs that the actor wrote (return_log_prob=True)")
         if stored.requires_grad:
             raise ValueError(f"{show(key)}: expected a stored log-prob, got one that requires grad")
         shape, event = dist[leaf].batch_shape, dist[leaf].event_shape
-        if stored.shape == shape + event and not hasattr(dist[leaf], "names"):
+        if stored.shape == shape + event and isinstance(dist[leaf], ForeignLeaf):
             stored = sum_event(stored, len(event))
         if stored.shape != shape:
             todo = "one log-prob per row: sum it over the dims of the action before storing it"

@@ -3,90 +3,155 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdheads.checks import shape_error
-from tdheads.keys import NestedKey
+from tdheads.checks import missing, shape_error
+from tdheads.keys import NestedKey, as_path
 
 
-def find_valid(td: TensorDictBase, mask_keys: Iterable[NestedKey]) -> Tensor | None:
-    """Combine the validity masks that are there: bool ``[*B]`` or ``[*B, agents]``, or ``None``.
+class Valid(NamedTuple):
+    """Rows that count: ``[*B]`` of the tensordict, and ``[*B, agents]`` if a mask says so.
+
+    A per-agent mask belongs to the entries of its group, the nested tensordict that holds it.
+    """
+
+    rows: Tensor
+    agents: Tensor | None = None
+    group: tuple[str, ...] = ()
+
+    def for_rows(self, shape: torch.Size) -> Tensor:
+        """Return the mask for policy rows: agents share the mask of their team.
+
+        Raises:
+            ValueError: for a mask that has more dims than the rows, or other ones.
+
+        Example:
+            >>> Valid(torch.tensor([True, False])).for_rows(torch.Size([2, 3]))[:, 0]
+            tensor([ True, False])
+        """
+        mask = self.rows if self.agents is None or self.agents.ndim > len(shape) else self.agents
+        if self.agents is not None and mask is self.rows:
+            raise ValueError(
+                f"validity mask of shape {list(self.agents.shape)}: expected one entry per row of"
+                f" the log-prob, {list(shape)}; reduce it over its last dims"
+            )
+        return _pad_dims(mask, len(shape)).expand(shape)
+
+    def for_values(self, shape: torch.Size) -> Tensor:
+        """Return the mask for the critic's rows: a team's value counts if one of its agents does.
+
+        Example:
+            >>> agents = torch.tensor([[True, False], [False, False]])
+            >>> Valid(agents.any(-1), agents).for_values(torch.Size([2]))
+            tensor([ True, False])
+        """
+        mask = self.rows if self.agents is None or self.agents.ndim > len(shape) else self.agents
+        return _pad_dims(mask, len(shape)).expand(shape)
+
+    def for_entry(self, key: NestedKey, value: Tensor) -> Tensor | None:
+        """Return the mask for an entry, in front of its other dims; ``None`` if it has no rows."""
+        path = as_path(key)[:-1]
+        in_group = bool(self.group) and path[: len(self.group)] == self.group
+        for mask in (self.agents if in_group else None, self.rows):
+            if mask is not None and mask.ndim and value.shape[: mask.ndim] == mask.shape:
+                return _pad_dims(mask, value.ndim)
+        return None
+
+
+def find_valid(
+    td: TensorDictBase, mask_keys: Iterable[NestedKey], *, required: bool = False
+) -> Valid | None:
+    """Combine the validity masks that are there; ``None`` if there is none.
 
     A trailing dim of size 1, as masks next to ``[*B, 1]`` rewards have, is dropped.
+
+    Raises:
+        KeyError: for a missing mask, if it is required.
+        ValueError: for a mask that does not start with the batch dims.
 
     Example:
         >>> from tensordict import TensorDict
         >>> td = TensorDict({"valid": torch.tensor([[True], [False]])}, [2])
-        >>> find_valid(td, ["valid", "other"])
+        >>> find_valid(td, ["valid", "other"]).rows
         tensor([ True, False])
     """
-    valid = None
+    found: Valid | None = None
     for key in mask_keys:
         mask = td.get(key, None)
         if mask is None:
+            if required:
+                raise missing(key, td, "it is the loss_mask_key: store it, or set it to None")
             continue
         mask = mask.bool()
-        while mask.ndim > max(td.batch_dims, 1) and mask.shape[-1] == 1:
+        ndim = max(td.batch_dims, 1)
+        while mask.ndim > ndim and mask.shape[-1] == 1:
             mask = mask.squeeze(-1)
         if mask.shape[: td.batch_dims] != td.batch_size:
-            raise shape_error(key, list(td.batch_size), mask, "one entry per row of the batch")
-        if valid is not None:
-            ndim = max(mask.ndim, valid.ndim)
-            mask, valid = _pad_dims(mask, ndim), _pad_dims(valid, ndim)
-        valid = mask if valid is None else valid & mask
-    return valid
+            raise shape_error(key, td.batch_size, mask, "one entry per row of the batch")
+        agents = mask if mask.ndim > ndim else None
+        rows = mask if agents is None else mask.flatten(ndim).any(-1)
+        new = Valid(rows, agents, as_path(key)[:-1])
+        found = new if found is None else _both(found, new, key)
+    return found
 
 
-def valid_for(valid: Tensor | None, shape: torch.Size) -> Tensor | None:
-    """Return the validity mask for rows of another shape: agents share or join their team's.
-
-    Example:
-        >>> valid_for(torch.tensor([True, False]), torch.Size([2, 3]))[:, 0]
-        tensor([ True, False])
-        >>> valid_for(torch.tensor([[True, False], [False, False]]), torch.Size([2]))
-        tensor([ True, False])
-    """
-    if valid is None:
-        return None
-    if valid.ndim > len(shape):
-        valid = valid.flatten(len(shape)).any(-1)
-    return _pad_dims(valid, len(shape)).expand(shape)
+def _both(a: Valid, b: Valid, key: NestedKey) -> Valid:
+    rows = a.rows & b.rows
+    if a.agents is not None and b.agents is not None:
+        if a.agents.shape != b.agents.shape:
+            raise shape_error(key, a.agents.shape, b.agents, "the same agents in every mask")
+        return Valid(rows, a.agents & b.agents, a.group)
+    one = a if a.agents is not None else b
+    if one.agents is None:
+        return Valid(rows)
+    return Valid(rows, one.agents & _pad_dims(rows, one.agents.ndim), one.group)
 
 
-def fill_invalid(td: TensorDictBase, valid: Tensor, keys: Iterable[NestedKey]) -> TensorDictBase:
-    """Give every invalid row the content of the first valid one, for the entries in ``keys``.
+def clean_inputs(td: TensorDictBase, valid: Valid, keys: Iterable[NestedKey]) -> TensorDictBase:
+    """Set what is not finite in the invalid rows of network inputs to 0.
 
-    What an invalid row holds must reach no parameter, and ``0 * nan`` is ``nan`` in a backward
-    pass, so leaving such a row out of the mean is not enough: the network must not see it. A copy
-    of a valid row is a legal input for every network and every mask.
+    What such a row holds must reach no parameter, and ``0 * nan`` is ``nan`` in a backward pass, so
+    leaving it out of the mean is not enough: no network may see it. All finite entries stay: the
+    history of a recurrent network and the neighbours of an agent are legitimate inputs.
 
     Example:
         >>> from tensordict import TensorDict
         >>> td = TensorDict({"x": torch.tensor([float("nan"), 1.0])}, [2])
-        >>> fill_invalid(td, torch.tensor([False, True]), ["x"])["x"]
-        tensor([1., 1.])
+        >>> clean_inputs(td, Valid(torch.tensor([False, True])), ["x"])["x"]
+        tensor([0., 1.])
     """
-    per_row = valid_for(valid, td.batch_size)
-    out = td.copy()
     for key in keys:
         value = td.get(key, None)
-        if not isinstance(value, Tensor):
-            continue
-        mask = valid if value.shape[: valid.ndim] == valid.shape else per_row
-        if mask is not None and mask.ndim and value.shape[: mask.ndim] == mask.shape:
-            out.set(key, _copy_first_valid(value, mask))
-    return out
+        if isinstance(value, Tensor) and value.is_floating_point():
+            mask = valid.for_entry(key, value)
+            if mask is not None:
+                td.set(key, torch.where(mask | value.isfinite(), value, 0))
+    return td
 
 
-def _copy_first_valid(value: Tensor, valid: Tensor) -> Tensor:
-    flat = valid.reshape(-1)
-    here = torch.arange(flat.numel(), device=flat.device)
-    source = torch.where(flat, here, flat.to(torch.int8).argmax() if flat.numel() else here)
-    return value.flatten(0, valid.ndim - 1)[source].view(value.shape)
+def fill(
+    td: TensorDictBase, valid: Valid, keys: Iterable[NestedKey], content: float
+) -> TensorDictBase:
+    """Give the invalid rows of entries that no network reads a content that does no harm.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> td = TensorDict({"m": torch.tensor([False, True])}, [2])
+        >>> fill(td, Valid(torch.tensor([False, True])), ["m"], 1)["m"]
+        tensor([True, True])
+    """
+    for key in keys:
+        value = td.get(key, None)
+        if isinstance(value, Tensor):
+            mask = valid.for_entry(key, value)
+            if mask is not None:
+                td.set(key, value.masked_fill(~mask, content))
+    return td
 
 
 def _pad_dims(x: Tensor, ndim: int) -> Tensor:
-    return x.reshape(*x.shape, *[1] * (ndim - x.ndim))
+    return x.reshape((*x.shape, *[1] * (ndim - x.ndim)))
