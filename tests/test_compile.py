@@ -46,6 +46,7 @@ def test_the_compiled_loss_equals_eager_in_value_and_gradient(case: HeadCase) ->
 def test_the_loss_compiles_once_for_batches_of_one_shape(case: HeadCase) -> None:
     actor, value = case.actor(), critic()
     loss = ClipPPOLoss(actor, value)
+    loss(collect(case, actor, [11]))  # fills tensordict's memo of types, which dynamo guards
     counter = CompileCounterWithBackend("eager")
     compiled = torch.compile(loss, backend=counter, fullgraph=True)
     for seed in range(5):
