@@ -8,6 +8,7 @@ from tdheads.distributions import MaskedMultiCategorical as MaskedMultiCategoric
 from tdheads.distributions import MaskedMultiOneHot as MaskedMultiOneHot
 from tdheads.distributions import MaskedOneHotCategorical as MaskedOneHotCategorical
 from tdheads.distributions import ScaledBeta as ScaledBeta
+from tdheads.distributions import SparseCategorical as SparseCategorical
 from tdheads.distributions import TanhNormal as TanhNormal
 from tdheads.heads import BernoulliHead as BernoulliHead
 from tdheads.heads import BetaHead as BetaHead
@@ -19,6 +20,7 @@ from tdheads.heads import MultiCategoricalHead as MultiCategoricalHead
 from tdheads.heads import MultiOneHotHead as MultiOneHotHead
 from tdheads.heads import NormalHead as NormalHead
 from tdheads.heads import OneHotCategoricalHead as OneHotCategoricalHead
+from tdheads.heads import SparseCategoricalHead as SparseCategoricalHead
 from tdheads.heads import TanhNormalHead as TanhNormalHead
 from tdheads.heads import make_actor as make_actor
 from tdheads.heads import make_head as make_head

@@ -15,4 +15,6 @@ from tdheads.distributions.masked_multi_categorical import (
 from tdheads.distributions.masked_multi_one_hot import MaskedMultiOneHot as MaskedMultiOneHot
 from tdheads.distributions.masked_one_hot import MaskedOneHotCategorical as MaskedOneHotCategorical
 from tdheads.distributions.scaled_beta import ScaledBeta as ScaledBeta
+from tdheads.distributions.sparse_categorical import SparseCategorical as SparseCategorical
+from tdheads.distributions.sparse_categorical import legal_index as legal_index
 from tdheads.distributions.tanh_normal import TanhNormal as TanhNormal

@@ -232,6 +232,11 @@ class LeafHead(Head):
         """Shapes, without batch dims, that a mask of this leaf may have; none if it takes none."""
         return ()
 
+    @property
+    def mask_fill(self) -> float | Tensor:
+        """What makes every row of the mask legal."""
+        return 1
+
     @abc.abstractmethod
     def distribution(self, *args: Any, **kwargs: Any) -> Distribution:
         """Build the distribution, batch shape ``[*B]``; called with ``mask=`` and the params."""

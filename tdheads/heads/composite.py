@@ -8,7 +8,12 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import InteractionType, TensorDictModule, TensorDictModuleBase
+from tensordict.nn import (
+    InteractionType,
+    TensorDictModule,
+    TensorDictModuleBase,
+    TensorDictSequential,
+)
 from torch import Tensor, nn
 
 from tdheads.checks import show
@@ -16,6 +21,7 @@ from tdheads.distributions import ActionDistribution, DependentDistribution
 from tdheads.distributions.draw import draw
 from tdheads.heads.base import Acted, Head, LeafHead
 from tdheads.heads.dependence import HeadConditional, parameter_module
+from tdheads.heads.projection import make_projection
 from tdheads.keys import NestedKey, as_key
 
 
@@ -147,7 +153,12 @@ class CompositeHead(Head):
                 f" {key!r}, the projection {num_features} at {in_key!r}; build it with"
                 f" CompositeHead(..., in_key={in_key!r}, num_features={num_features})"
             )
-        return super().projection(num_features, in_key, gain)
+        own = [leaf for leaf in self.projected if type(leaf).projection is not Head.projection]
+        rest = [leaf for leaf in self.projected if leaf not in own]
+        layers = [leaf.projection(num_features, in_key, gain) for leaf in own]
+        if rest:
+            layers.insert(0, make_projection(rest, num_features, as_key(in_key), gain))
+        return layers[0] if len(layers) == 1 else TensorDictSequential(*layers)
 
     def get_dist(self, tensordict: TensorDictBase) -> ActionDistribution:
         """Build the joint distribution; stored actions, if there, are those of the parents."""

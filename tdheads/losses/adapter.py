@@ -109,13 +109,13 @@ def actor_keys(actor: Any) -> tuple[list[NestedKey], list[NestedKey]]:
         return actions, [as_key(key) for key in actor.log_prob_keys]
 
 
-def mask_keys(actor: Any) -> list[NestedKey]:
-    """Return the masks that the heads of an actor read.
+def mask_fills(actor: Any) -> dict[NestedKey, float | Tensor]:
+    """Return the masks that the heads of an actor read, and what makes a row of them legal.
 
     Example:
         >>> from tdheads import CategoricalHead
-        >>> mask_keys(CategoricalHead("action", n=2, mask=True))
-        ['action_mask']
+        >>> mask_fills(CategoricalHead("action", n=2, mask=True))
+        {'action_mask': 1}
     """
-    keys = (getattr(module, "mask_key", None) for module in actor.modules())
-    return [key for key in keys if key is not None]
+    heads = [module for module in actor.modules() if getattr(module, "mask_key", None)]
+    return {head.mask_key: head.mask_fill for head in heads}

@@ -17,7 +17,7 @@ from torchrl.objectives.utils import dispatch_value_estimator
 
 from tdheads.checks import check_options
 from tdheads.keys import NestedKey, as_key
-from tdheads.losses.adapter import actor_keys, mask_keys
+from tdheads.losses.adapter import actor_keys, mask_fills
 from tdheads.losses.entropy import entropy_coefficients
 from tdheads.losses.rows import Valid, clean_inputs, fill, find_valid
 
@@ -243,11 +243,12 @@ class PolicyLossModule(LossModule):
 
     def _without_garbage(self, td: TensorDictBase, valid: Valid) -> TensorDictBase:
         """Return the batch with harmless content in the rows that do not count."""
-        masks = set(mask_keys(self.actor_network))
+        masks = mask_fills(self.actor_network)
         inputs = [*self.actor_network.in_keys]
         inputs += [] if self.critic_network is None else [*self.critic_network.in_keys]
         td = clean_inputs(td, valid, [key for key in map(as_key, inputs) if key not in masks])
-        td = fill(td, valid, masks, 1)
+        for key, content in masks.items():
+            td = fill(td, valid, [key], content)
         keys = self.tensor_keys
         others = (keys.advantage, keys.value_target, keys.value)
         return fill(td, valid, [*self.action_keys, *self.log_prob_keys, *others], 0)

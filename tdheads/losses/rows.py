@@ -134,7 +134,7 @@ def clean_inputs(td: TensorDictBase, valid: Valid, keys: Iterable[NestedKey]) ->
 
 
 def fill(
-    td: TensorDictBase, valid: Valid, keys: Iterable[NestedKey], content: float
+    td: TensorDictBase, valid: Valid, keys: Iterable[NestedKey], content: float | Tensor
 ) -> TensorDictBase:
     """Give the invalid rows of entries that no network reads a content that does no harm.
 
@@ -149,7 +149,8 @@ def fill(
         if isinstance(value, Tensor):
             mask = valid.for_entry(key, value)
             if mask is not None:
-                td.set(key, value.masked_fill(~mask, content))
+                content = torch.as_tensor(content, device=value.device).to(value.dtype)
+                td.set(key, torch.where(mask, value, content))
     return td
 
 
