@@ -20,6 +20,7 @@ from tdheads.heads import MultiCategoricalHead as MultiCategoricalHead
 from tdheads.heads import MultiOneHotHead as MultiOneHotHead
 from tdheads.heads import NormalHead as NormalHead
 from tdheads.heads import OneHotCategoricalHead as OneHotCategoricalHead
+from tdheads.heads import SequenceHead as SequenceHead
 from tdheads.heads import SparseCategoricalHead as SparseCategoricalHead
 from tdheads.heads import TanhNormalHead as TanhNormalHead
 from tdheads.heads import make_actor as make_actor

@@ -29,6 +29,7 @@ from tdheads import (
     MultiOneHotHead,
     NormalHead,
     OneHotCategoricalHead,
+    SequenceHead,
     TanhNormalHead,
     make_actor,
 )
@@ -284,6 +285,11 @@ HEADS = [
     HeadCase("mask given", _mask_given, {"target_mask": (2, N)}),
     HeadCase("autoregressive", _autoregressive, {"kind_mask": (N,)}),
     HeadCase("tree", _tree, {"target_mask": (2, N)}),
+    HeadCase(
+        "sequence",
+        lambda **kw: SequenceHead("items", 4, 3, repeat=False, mask=True, num_features=13, **kw),
+        {"items_mask": (5,)},
+    ),
     HeadCase("hybrid", _hybrid, {"kind_mask": (N,), "items_mask": (sum(NVEC),)}),
 ]
 

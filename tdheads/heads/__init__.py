@@ -12,6 +12,7 @@ from tdheads.heads.normal import NormalHead as NormalHead
 from tdheads.heads.normal import TanhNormalHead as TanhNormalHead
 from tdheads.heads.one_hot import MultiOneHotHead as MultiOneHotHead
 from tdheads.heads.one_hot import OneHotCategoricalHead as OneHotCategoricalHead
+from tdheads.heads.sequence import SequenceHead as SequenceHead
 from tdheads.heads.sparse import SparseCategoricalHead as SparseCategoricalHead
 from tdheads.heads.specs import make_head as make_head
 from tdheads.heads.specs import register_head as register_head
