@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 extras_demo := examples
 extras_test := dev,examples
-extras_all := dev,examples,pettingzoo,jumanji
+extras_all := dev,examples,onnx,pettingzoo,jumanji
 
 # The installs that each one contains.
 covers_demo := demo

@@ -287,40 +287,6 @@ def test_drawing_inside_vmap(case: HeadCase) -> None:
         torch.testing.assert_close(leaf.log_prob(found[action]), found[key], rtol=1e-4, atol=1e-4)
 
 
-# tensordict's sequence sets the exploration type around its modules; it is put back
-@pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects happened")
-@all_heads
-@pytest.mark.parametrize("strict", [True, False])
-def test_the_deterministic_actor_exports_with_a_dynamic_batch(case: HeadCase, strict: bool) -> None:
-    actor = case.actor(validate=False)
-    td = case.inputs([3])
-    keys = list(actor.in_keys)
-
-    class Plain(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.actor = actor
-
-        def forward(self, *inputs: Tensor) -> list[Tensor]:
-            batch = TensorDict(dict(zip(keys, inputs, strict=True)), inputs[0].shape[:1])
-            out = self.actor(batch)
-            return [out.get(key) for key in self.actor.dist_sample_keys]
-
-    rows = torch.export.Dim("rows", min=2)
-    with set_exploration_type(ExplorationType.DETERMINISTIC), torch.no_grad():
-        program = torch.export.export(
-            Plain(),
-            tuple(td[key] for key in keys),
-            dynamic_shapes=(tuple({0: rows} for _ in keys),),
-            strict=strict,
-        )
-        more = case.inputs([11], seed=5)
-        found = program.module()(*(more[key] for key in keys))
-        expected = actor(more.clone())
-    for key, action in zip(actor.dist_sample_keys, found, strict=True):
-        torch.testing.assert_close(action, expected[key])
-
-
 # ---- keys and flags
 
 

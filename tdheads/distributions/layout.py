@@ -67,7 +67,12 @@ class Layout(Constants):
         """Unpack ``[*B, sum(nvec)]`` into ``[*B, k, max(nvec)]``, with ``fill`` outside."""
         if self.equal:
             return packed.unflatten(-1, (len(self.nvec), self.width))
-        return packed[..., self.index].masked_fill(~self.inside, fill)
+        return self._only_inside(packed[..., self.index], fill)
+
+    def _only_inside(self, padded: Tensor, fill: float | bool) -> Tensor:
+        if padded.dtype == torch.bool:  # ONNX runtimes have no select for bools
+            return padded & self.inside
+        return padded.masked_fill(~self.inside, fill)
 
     def pack(self, padded: Tensor) -> Tensor:
         """Undo ``pad``: ``[*B, k, max(nvec)]`` into ``[*B, sum(nvec)]``."""
@@ -93,7 +98,7 @@ class Layout(Constants):
         if mask.shape == (*batch_shape, self.size):
             return self.pad(mask, False)
         if mask.shape == padded:
-            return mask if self.equal else mask.masked_fill(~self.inside, False)
+            return mask if self.equal else self._only_inside(mask, False)
         todo = (
             "a factored mask is flat or padded to the widest dimension; a mask over the product of"
             " the choices needs joint=True"
