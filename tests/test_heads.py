@@ -209,6 +209,21 @@ def test_actions_have_the_dtype_that_was_asked_for(dtype: torch.dtype) -> None:
     assert td["action"].dtype == dtype
 
 
+@all_heads
+def test_a_generator_of_the_heads_own_makes_draws_repeat(case: HeadCase) -> None:
+    actor, td = case.actor(), case.inputs([50])
+    head = actor[-1]
+    before = torch.get_rng_state()
+    draws = []
+    for _ in range(2):
+        head.generator = torch.Generator().manual_seed(11)
+        draws.append([act(actor, td)[actor.dist_sample_keys[0]] for _ in range(2)])
+    assert (torch.get_rng_state() == before).all()
+    assert (draws[0][0] == draws[1][0]).all()
+    assert (draws[0][1] == draws[1][1]).all()
+    assert (draws[0][0] != draws[0][1]).any()
+
+
 # ---- continuous parameters
 
 

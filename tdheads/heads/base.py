@@ -23,6 +23,7 @@ from tdheads.checks import require, shape_error, show
 from tdheads.distributions.draw import draw
 from tdheads.heads.parents import Dependence
 from tdheads.heads.projection import make_projection, make_split
+from tdheads.heads.seeding import drawing_from
 from tdheads.keys import LOG_PROB, MASK, Names, NestedKey, as_key, suffixed
 
 
@@ -48,6 +49,7 @@ class Head(ProbabilisticTensorDictModule):
         *,
         return_log_prob: bool = True,
         default_interaction_type: InteractionType = InteractionType.DETERMINISTIC,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(
             in_keys=in_keys,
@@ -55,6 +57,7 @@ class Head(ProbabilisticTensorDictModule):
             return_log_prob=return_log_prob,
             default_interaction_type=default_interaction_type,
         )
+        self.generator = generator
 
     @property
     @abc.abstractmethod
@@ -147,7 +150,8 @@ class Head(ProbabilisticTensorDictModule):
         """Draw every action by the current exploration type and write it with its log-prob."""
         out = tensordict if tensordict_out is None else tensordict_out
         how = interaction_type() or self.default_interaction_type
-        dists, actions, params = self.act(tensordict, how if _requires_sample else None)
+        with drawing_from(self.generator):
+            dists, actions, params = self.act(tensordict, how if _requires_sample else None)
         for key, action in actions.items():
             out.set(key, action)
             if self.return_log_prob:
@@ -175,7 +179,8 @@ class LeafHead(Head):
         when, mask_given, after, enumerate_parents: how the leaf depends on earlier ones; see
             :class:`~tdheads.CompositeHead`.
         parameters: module that writes the parameters of an ``after`` leaf, instead of the default.
-        head: ``return_log_prob``, ``default_interaction_type``, as for TorchRL's modules.
+        head: ``return_log_prob``, ``default_interaction_type``, ``generator``, as for TorchRL's
+            modules.
     """
 
     parameters_module: TensorDictModuleBase | None
