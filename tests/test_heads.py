@@ -224,6 +224,28 @@ def test_a_generator_of_the_heads_own_makes_draws_repeat(case: HeadCase) -> None
     assert (draws[0][0] != draws[0][1]).any()
 
 
+@all_heads
+def test_masks_are_read_where_they_are_and_stored_once(case: HeadCase) -> None:
+    actor, td = case.actor(), case.inputs([B])
+    stored = {key: td[key] for key in case.masks}
+    after = act(actor, td)
+    bools = [key for key, value in after.items(True, True) if value.dtype == torch.bool]
+    assert set(bools) == set(stored)
+    assert all((after[key] == mask).all() for key, mask in stored.items())
+
+
+@all_heads
+def test_autocast_scores_in_float32_and_keeps_every_ratio_at_one(case: HeadCase) -> None:
+    actor = case.actor()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        td = act(actor, case.inputs([B]))
+        dist = actor.get_dist(td)
+        for action, key in zip(actor.dist_sample_keys, actor.log_prob_keys, strict=True):
+            leaf = dist[action] if isinstance(dist, ActionDistribution) else dist
+            assert td[key].dtype == torch.float32
+            assert (leaf.log_prob(td[action]) == td[key]).all()
+
+
 # ---- continuous parameters
 
 
