@@ -26,6 +26,9 @@ class Constants(nn.Module):
         for name, value in values.items():
             self.register_buffer(name, value, persistent=False)
 
+    def __getattr__(self, name: str) -> Tensor:
+        return super().__getattr__(name)  # type: ignore[return-value]  # all of them are tensors
+
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Constants:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch has no types here
         for name, value in self._values.items():

@@ -409,6 +409,25 @@ def test_parents_of_every_kind_are_embedded() -> None:
             assert (param.grad != 0).any()
 
 
+def test_parents_whose_choices_do_not_start_at_0() -> None:
+    head = CompositeHead(
+        CategoricalHead("k", 3, start=5),
+        CategoricalHead("a", 2, when={"k": 1}),
+        CategoricalHead("b", 2, after=("k",), enumerate_parents=True),
+        MultiCategoricalHead("c", [2, 3], start=[-1, 4], after=("k",)),
+        CategoricalHead("d", 2, after=("c",)),
+        num_features=6,
+    )
+    td = head.projection(6, gain=1.0)(TensorDict({"hidden": torch.randn(200, 6)}, [200]))
+    with set_exploration_type(ExplorationType.RANDOM):
+        drawn = head(td)
+    assert set(drawn["k"].tolist()) == {5, 6, 7}
+    assert set(drawn["c"][:, 0].tolist()) == {-1, 0}
+    assert set(drawn["c"][:, 1].tolist()) == {4, 5, 6}
+    assert ((drawn["a_log_prob"] != 0) == (drawn["k"] == 6)).all()  # when speaks of choices
+    assert head.get_dist(drawn).entropy()["b_entropy"].isfinite().all()
+
+
 def test_enumerated_parents_of_every_finite_kind() -> None:
     for parent in (OneHotCategoricalHead("p", 3), MultiCategoricalHead("p", [2, 3]),
                    BernoulliHead("p", 3)):  # fmt: skip

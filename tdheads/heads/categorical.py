@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from tdheads.distributions import MaskedCategorical
 from tdheads.heads.choice import ChoiceEmbedding, ChoiceHead, check_count
@@ -55,12 +56,13 @@ class CategoricalHead(ChoiceHead):
 
     def all_actions(self) -> Tensor:
         """Return 0 to n - 1."""
-        return torch.arange(self.n, dtype=self.dtype)
+        first = 0 if self.start is None else self.start.first
+        return (torch.arange(self.n) + first).to(self.dtype)
 
     def embedding(self, width: int) -> nn.Module:
         """Return one vector per choice."""
-        return ChoiceEmbedding(self.n, width)
+        return ChoiceEmbedding(self.n, width, self.start)
 
-    def distribution(self, *, mask: Tensor | None, logits: Tensor) -> MaskedCategorical:
+    def distribution(self, *, mask: Tensor | None, logits: Tensor) -> Distribution:
         """Build the masked categorical."""
-        return MaskedCategorical(logits, mask, **self.options)
+        return self._from_start(MaskedCategorical(logits, mask, **self.options))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from tdheads.checks import check_options, show
+from tdheads.constants import Constants
+from tdheads.distributions.shifted import ShiftedLeaf
 from tdheads.heads.base import LeafHead
 from tdheads.keys import NestedKey
 
@@ -22,6 +26,8 @@ class ChoiceHead(LeafHead):
         mask: ``None`` for none, ``True`` for ``K_mask``, or a key; bool or 0/1 numbers.
         on_empty: what a row without a legal choice is, ``"error"`` or ``"neutral"``.
         dtype: dtype of the written action.
+        start: what choice 0 stands for, a number or one per dimension; actions are written from
+            there.
         leaf: ``validate``, ``return_log_prob``, ``default_interaction_type`` of every head.
     """
 
@@ -34,6 +40,7 @@ class ChoiceHead(LeafHead):
         mask: NestedKey | bool | None = None,
         on_empty: str = "error",
         dtype: torch.dtype = torch.int64,
+        start: int | Sequence[int] = 0,
         **leaf: Any,
     ) -> None:
         check_options("on_empty", on_empty, ("error", "neutral"))
@@ -46,6 +53,17 @@ class ChoiceHead(LeafHead):
             **leaf,
         )
         self.on_empty = on_empty
+        first = torch.as_tensor(start, device="cpu")
+        self.start = Constants(first=first) if first.any() else None
+
+    def _from_start(self, dist: Distribution) -> Distribution:
+        """Shift the choices to where they start."""
+        return dist if self.start is None else ShiftedLeaf(dist, self.start.first)
+
+    def choice(self, action: Tensor) -> Tensor:
+        """Return the choice that an action is."""
+        index = action.long()
+        return index if self.start is None else index - self.start.first
 
     @property
     def mask_shapes(self) -> tuple[torch.Size, ...]:
@@ -70,9 +88,14 @@ class ChoiceEmbedding(nn.Embedding):
         torch.Size([2, 4])
     """
 
+    def __init__(self, n: int, width: int, start: Constants | None = None) -> None:
+        super().__init__(n, width)
+        self.start = start
+
     def forward(self, action: Tensor) -> Tensor:
         """Embed."""
-        return super().forward(action.long())
+        index = action.long()
+        return super().forward(index if self.start is None else index - self.start.first)
 
 
 def check_count(action_key: NestedKey, n: int | None, what: str) -> int:

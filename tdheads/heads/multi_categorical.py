@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from tdheads.constants import Constants
 from tdheads.distributions import MaskedJointCategorical, MaskedMultiCategorical
@@ -73,20 +74,19 @@ class MultiCategoricalHead(ChoiceHead):
 
     def all_actions(self) -> Tensor:
         """Return every combination of the options."""
-        options = [torch.arange(n, dtype=self.dtype) for n in self.nvec]
-        return torch.cartesian_prod(*options).view(-1, len(self.nvec))
+        options = [torch.arange(n) for n in self.nvec]
+        first = 0 if self.start is None else self.start.first
+        return (torch.cartesian_prod(*options).view(-1, len(self.nvec)) + first).to(self.dtype)
 
     def embedding(self, width: int) -> nn.Module:
         """Return one vector per option, summed over the dimensions."""
-        return PackedEmbedding(self.nvec, width)
+        return PackedEmbedding(self.nvec, width, self.start)
 
-    def distribution(
-        self, *, mask: Tensor | None, logits: Tensor
-    ) -> MaskedMultiCategorical | MaskedJointCategorical:
+    def distribution(self, *, mask: Tensor | None, logits: Tensor) -> Distribution:
         """Build the factored or the joint distribution."""
         if self.joint:
-            return MaskedJointCategorical(logits, self.nvec, mask, **self.options)
-        return MaskedMultiCategorical(logits, self.layout, mask, **self.options)
+            return self._from_start(MaskedJointCategorical(logits, self.nvec, mask, **self.options))
+        return self._from_start(MaskedMultiCategorical(logits, self.layout, mask, **self.options))
 
 
 class PackedEmbedding(nn.Module):
@@ -97,12 +97,13 @@ class PackedEmbedding(nn.Module):
         torch.Size([1, 4])
     """
 
-    def __init__(self, nvec: Sequence[int], width: int) -> None:
+    def __init__(self, nvec: Sequence[int], width: int, start: Constants | None = None) -> None:
         super().__init__()
         sizes = torch.tensor(nvec, device="cpu")
-        self.first = Constants(row=sizes.cumsum(0) - sizes)
+        start_of = 0 if start is None else start.first.cpu()
+        self.row = Constants(first=sizes.cumsum(0) - sizes - start_of)
         self.table = nn.Embedding(sum(nvec), width)
 
     def forward(self, action: Tensor) -> Tensor:
         """Embed."""
-        return self.table(action.long() + self.first.get_buffer("row")).sum(-2)
+        return self.table(action.long() + self.row.first).sum(-2)

@@ -44,6 +44,7 @@ OPTIONS = {
     "free_scale",
     "grad_method",
     "temperature",
+    "start",
 }
 CONTINUOUS = ("validate", "scale_mapping", "scale_lb", "free_scale")
 
@@ -207,7 +208,8 @@ def _choices(
     action_key: NestedKey, spec: TensorSpec, nvec: list[int], mask: Any, options: dict[str, Any]
 ) -> LeafHead:
     _check_one_dim(action_key, spec)
-    taken = {"mask": mask, "dtype": spec.dtype, **_take(options, "on_empty", "validate")}
+    taken = {"mask": mask, "dtype": spec.dtype}
+    taken |= _take(options, "on_empty", "validate", "start")
     if not spec.shape:
         return CategoricalHead(action_key, nvec[0], **taken)
     return MultiCategoricalHead(action_key, nvec, **_take(options, "joint"), **taken)
@@ -267,12 +269,8 @@ def _bounded(
 ) -> LeafHead:
     low, high = spec.space.low, spec.space.high
     if spec.domain == "discrete":
-        if low.any():
-            raise ValueError(
-                f"{show(action_key)}: no head for integers that do not start at 0, got low="
-                f"{low.tolist()}; shift the action in the environment, or use register_head"
-            )
-        return _choices(action_key, spec, (high.long() + 1).reshape(-1).tolist(), mask, options)
+        nvec = (high.long() - low.long() + 1).reshape(-1).tolist()
+        return _choices(action_key, spec, nvec, mask, {**options, "start": low.long().tolist()})
     taken = {"dtype": spec.dtype, **_take(options, *CONTINUOUS)}
     if (low.isfinite() & high.isfinite()).all():
         return TanhNormalHead(action_key, low, high, spec.shape, **taken)
