@@ -18,7 +18,7 @@ from tensordict.nn import (
 from torch import Tensor, nn
 from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Normal, kl_divergence
-from torchrl.data import Binary, Bounded, Categorical, Composite
+from torchrl.data import Binary, Bounded, Categorical, Composite, OneHot
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.modules import LSTMModule, MultiAgentMLP, ProbabilisticActor
 
@@ -232,22 +232,31 @@ def test_a_team_advantage_means_per_agent_ratios_for_every_actor(kind: str) -> N
     assert out["max_ratio"].item() == pytest.approx(math.exp(0.15), rel=1e-5)
 
 
-def test_agents_with_different_actions_are_not_given_the_first_ones_head() -> None:
-    different = Composite(
-        agents=torch.stack([Composite(action=Categorical(5)), Composite(action=Categorical(3))], 0)
+def test_agents_with_different_actions_keep_to_their_own() -> None:
+    choices = torch.stack([Composite(action=Categorical(5)), Composite(action=Categorical(3))], 0)
+    boxes = Composite(
+        action=Bounded(torch.tensor([[-1.0], [-2.0]]), torch.tensor([[1.0], [2.0]]), (2, 1)),
+        shape=(2,),
     )
-    bounds = Composite(
-        agents=Composite(
-            action=Bounded(torch.tensor([[-1.0], [-2.0]]), torch.tensor([[1.0], [2.0]]), (2, 1)),
-            shape=(2,),
-        )
-    )
-    for spec in (different, bounds):
-        with pytest.raises(ValueError, match=r"\('agents', 'action'\): expected one action spec"):
-            make_head(spec)
+    for group in (choices, boxes):
+        for lead in ((), (4,)):
+            spec = Composite(agents=group).expand(*lead)
+            head = make_head(spec)
+            hidden = torch.randn(500, *lead, 2, 8) * 10
+            agents = TensorDict({"hidden": hidden}, hidden.shape[:-1])
+            td = TensorDict({"agents": agents}, hidden.shape[:-2])
+            with set_exploration_type(ExplorationType.RANDOM), torch.no_grad():
+                td = head(head.projection(8, ("agents", "hidden"), gain=1.0)(td))
+            actions = td["agents", "action"].reshape(-1, 2)
+            first, second = actions.unbind(-1)
+            assert first.abs().max() == (4 if group is choices else pytest.approx(1, abs=1e-3))
+            assert second.abs().max() == (2 if group is choices else pytest.approx(2, abs=1e-3))
     keys = torch.stack([Composite(a=Categorical(5)), Composite(b=Categorical(3))], 0)
     with pytest.raises(ValueError, match="no action that all its parts have"):
         make_head(Composite(agents=keys))
+    kinds = torch.stack([Composite(a=OneHot(5)), Composite(a=OneHot(3))], 0)
+    with pytest.raises(ValueError, match=r"\('agents', 'a'\): expected one action spec"):
+        make_head(Composite(agents=kinds))
 
 
 # ---- functional transforms

@@ -15,7 +15,8 @@ class Bounds(Constants):
 
     Args:
         low, high: finite numbers or tensors.
-        shape: shape of the action; ``None`` keeps that of the bounds.
+        shape: shape of the action; bounds may have dims in front of it, for agents whose bounds
+            differ. ``None`` keeps the shape of the bounds.
         key: the leaf that errors speak of.
 
     Raises:
@@ -47,7 +48,7 @@ class Bounds(Constants):
                 f"{show(key)}: expected finite bounds with low <= high, got low={least.tolist()},"
                 f" high={most.tolist()}; an unbounded action needs a NormalHead"
             )
-        shape = least.shape if shape is None else shape
+        shape = least.shape if shape is None else torch.broadcast_shapes(least.shape, shape)
         least, most = least.expand(shape).clone(), most.expand(shape).clone()
         fixed = least == most
         half = (most - least) / 2

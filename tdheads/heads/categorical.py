@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from tdheads.constants import Constants
 from tdheads.distributions import MaskedCategorical
 from tdheads.heads.choice import ChoiceEmbedding, ChoiceHead, check_count
 from tdheads.keys import NestedKey
@@ -24,6 +25,7 @@ class CategoricalHead(ChoiceHead):
     Args:
         action_key: the leaf key ``K``.
         n: number of choices.
+        allowed: choices that exist, ``[*agents, n]`` bool, for agents with fewer of them.
         choice: ``logits``, ``mask``, ``on_empty``, ``dtype``, ``validate``, ... as in
             :class:`~tdheads.heads.choice.ChoiceHead`.
 
@@ -43,11 +45,17 @@ class CategoricalHead(ChoiceHead):
     """
 
     def __init__(
-        self, action_key: NestedKey = "action", n: int | None = None, **choice: Any
+        self,
+        action_key: NestedKey = "action",
+        n: int | None = None,
+        *,
+        allowed: Tensor | None = None,
+        **choice: Any,
     ) -> None:
         count = check_count(action_key, n, "choices")
         super().__init__(action_key, count, **choice)
         self.n = count
+        self.allowed = None if allowed is None else Constants(choices=allowed)
 
     @property
     def num_choices(self) -> int:
@@ -65,4 +73,9 @@ class CategoricalHead(ChoiceHead):
 
     def distribution(self, *, mask: Tensor | None, logits: Tensor) -> Distribution:
         """Build the masked categorical."""
+        if self.allowed is not None:
+            if mask is None:
+                mask = self.allowed.choices.expand(logits.shape)
+            elif mask.shape == logits.shape:  # another shape is an error of the distribution's
+                mask = mask.bool() & self.allowed.choices
         return self._from_start(MaskedCategorical(logits, mask, **self.options))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -28,6 +27,7 @@ from tdheads.heads.masks import check_guess, find_mask, given_masks
 from tdheads.heads.multi_categorical import MultiCategoricalHead
 from tdheads.heads.normal import NormalHead, TanhNormalHead
 from tdheads.heads.one_hot import MultiOneHotHead, OneHotCategoricalHead
+from tdheads.heads.stacked import event_spec
 from tdheads.keys import NestedKey, as_key, as_path
 
 Factory = Callable[..., LeafHead]
@@ -45,6 +45,9 @@ OPTIONS = {
     "grad_method",
     "temperature",
     "start",
+    "allowed",
+    "low",
+    "high",
 }
 CONTINUOUS = ("validate", "scale_mapping", "scale_lb", "free_scale")
 
@@ -135,12 +138,12 @@ def make_head(
     if unknown:
         raise ValueError(f"unknown leaves {unknown}: expected some of {list(leaves)}")
     heads: list[LeafHead] = []
-    for key, (spec, batch) in leaves.items():
+    for key, ((spec, differing), batch) in leaves.items():
         factory = _factory(key, spec)
-        head = factory(key, spec, mask=False, **{**options, **own.get(key, {})})
+        head = factory(key, spec, mask=False, **{**options, **differing, **own.get(key, {})})
         found = masks[key] if key in masks else find_mask(head, batch, observation_spec)
         if found is not False:
-            head = factory(key, spec, mask=found, **{**options, **own.get(key, {})})
+            head = factory(key, spec, mask=found, **{**options, **differing, **own.get(key, {})})
             check_guess(head, heads, masks)
         heads.append(head)
     return heads[0] if len(heads) == 1 else CompositeHead(*heads)
@@ -148,8 +151,8 @@ def make_head(
 
 def _action_leaves(
     spec: TensorSpec, observation_spec: Composite | None
-) -> Iterator[tuple[NestedKey, tuple[TensorSpec, torch.Size]]]:
-    """Yield each leaf's key, its spec without batch dims, and the batch dims."""
+) -> Iterator[tuple[NestedKey, tuple[tuple[TensorSpec, dict[str, Any]], torch.Size]]]:
+    """Yield each leaf's key, its spec without batch dims with options, and the batch dims."""
     if not isinstance(spec, Composite):
         batch = torch.Size() if observation_spec is None else observation_spec.shape
         if spec.shape[: len(batch)] != batch:
@@ -157,24 +160,12 @@ def _action_leaves(
                 f"action spec of shape {list(spec.shape)}: expected it to start with the batch dims"
                 f" {list(batch)} of the observation spec; take both from the same environment"
             )
-        yield "action", (_event_spec("action", spec, batch), batch)
+        yield "action", (event_spec("action", spec, batch), batch)
         return
     for key in spec.keys(include_nested=True, leaves_only=True):
         parent = as_path(key)[:-1]
         batch = (spec[parent] if parent else spec).shape
-        yield as_key(key), (_event_spec(as_key(key), spec[key], batch), batch)
-
-
-def _event_spec(key: NestedKey, spec: TensorSpec, batch: torch.Size) -> TensorSpec:
-    if not batch:
-        return spec
-    first, *others = (spec[index] for index in itertools.product(*map(range, batch)))
-    if any(type(other) is not type(first) or other != first for other in others):
-        raise ValueError(
-            f"{show(key)}: expected one action spec for all of its batch dims {list(batch)}, got"
-            f" different ones; build one head, actor and loss per kind of agent"
-        )
-    return first
+        yield as_key(key), (event_spec(as_key(key), spec[key], batch), batch)
 
 
 def _factory(key: NestedKey, spec: TensorSpec) -> Factory:
@@ -211,7 +202,7 @@ def _choices(
     taken = {"mask": mask, "dtype": spec.dtype}
     taken |= _take(options, "on_empty", "validate", "start")
     if not spec.shape:
-        return CategoricalHead(action_key, nvec[0], **taken)
+        return CategoricalHead(action_key, nvec[0], **taken, **_take(options, "allowed"))
     return MultiCategoricalHead(action_key, nvec, **_take(options, "joint"), **taken)
 
 
@@ -267,7 +258,7 @@ def _hot(action_key: NestedKey, spec: TensorSpec, options: dict[str, Any]) -> di
 def _bounded(
     action_key: NestedKey, spec: Bounded, *, mask: NestedKey | bool, **options: Any
 ) -> LeafHead:
-    low, high = spec.space.low, spec.space.high
+    low, high = options.get("low", spec.space.low), options.get("high", spec.space.high)
     if spec.domain == "discrete":
         nvec = (high.long() - low.long() + 1).reshape(-1).tolist()
         return _choices(action_key, spec, nvec, mask, {**options, "start": low.long().tolist()})
