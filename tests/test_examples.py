@@ -1,0 +1,341 @@
+"""The scripts of examples/, run small: every environment, resuming, and answers to mistakes."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch.utils._pytree import tree_flatten
+from torchrl.envs import check_env_specs
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+PACKAGES = {
+    "taxi": "gymnasium",
+    "tictactoe": "torchrl",
+    "golf": "torchrl",
+    "connect_four": "pettingzoo",
+    "connector": "jumanji",
+    "binpack": "jumanji",
+}
+# Four environments, five steps each; a pass over a batch is three minibatches of 7, 7 and 6 rows.
+SMALL = [
+    *("--num-envs", "4"),
+    *("--frames-per-batch", "20"),
+    *("--minibatch-size", "7"),
+    *("--epochs", "2"),
+    *("--eval-episodes", "3"),
+]
+
+
+def is_missing(package: str) -> bool:
+    return importlib.util.find_spec(package) is None
+
+
+pytestmark = [
+    # Environments' packages warn of their own affairs.
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(
+        is_missing("tqdm") or is_missing("matplotlib"),
+        reason='the scripts need pip install "tdheads[examples]"',
+    ),
+]
+
+
+def need(env: str) -> None:
+    if is_missing(PACKAGES[env]):
+        pytest.skip(f'{env} needs pip install "tdheads[{PACKAGES[env]}]"')
+
+
+def run(script: str, *words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, EXAMPLES / script, *words]
+    return subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+@pytest.fixture
+def envs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return importlib.import_module("envs")
+
+
+@pytest.fixture
+def train(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return importlib.import_module("train")
+
+
+def read(folder: Path, figure: str) -> list[float]:
+    lines = (folder / "csv" / "scalars" / f"{figure}.csv").read_text().splitlines()
+    return [float(line.split(",")[1]) for line in lines]
+
+
+# --- Every environment -----------------------------------------------------------------------
+
+
+def test_the_package_of_every_environment_is_known(envs: ModuleType) -> None:
+    assert list(PACKAGES) == list(envs.TASKS)
+
+
+@pytest.mark.parametrize(
+    "env",
+    # Jumanji compiles its games, half a minute each.
+    [
+        pytest.param(e, marks=pytest.mark.slow if p == "jumanji" else ())
+        for e, p in PACKAGES.items()
+    ],
+)
+def test_command_line(env: str, tmp_path: Path) -> None:
+    need(env)
+    out = tmp_path / "run"
+    result = run("train.py", "--env", env, *SMALL, "--total-frames", 40, "--out", out)
+    assert result.returncode == 0, result.stderr
+    last = result.stdout.splitlines()[-1]
+    assert last.startswith(f"{env}: mean return ")
+    assert "illegal actions 0.00%" in last
+    assert last.endswith(f"files in {out}")
+    assert read(out, "illegal") == [0, 0]
+    assert (out / "curve.png").exists()
+
+
+@pytest.mark.parametrize("env", ["taxi", "tictactoe"])
+def test_eval_only(
+    env: str, train: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    need(env)
+    out = str(tmp_path / "run")
+    train.main(["--env", env, *SMALL, "--total-frames", "20", "--out", out])
+    trained = (tmp_path / "run" / "checkpoint.pt").read_bytes()
+    capsys.readouterr()
+    train.main(["--resume", out, "--eval-only", "--eval-episodes", "10"])
+    line = capsys.readouterr().out
+    assert "illegal actions 0.00%" in line
+    assert "(10 deterministic episodes) after 20 frames" in line
+    assert (tmp_path / "run" / "checkpoint.pt").read_bytes() == trained
+
+
+def test_without_the_mask_illegal_actions_are_counted(train: ModuleType, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ["--env", "tictactoe", *SMALL, "--total-frames", "40", "--no-mask", "--out", str(out)]
+    train.main(words)
+    assert min(read(out, "illegal")) > 0
+
+
+def test_tensorboard(train: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason='needs pip install "tdheads[examples]"')
+    words = ["--env", "golf", *SMALL, "--total-frames", "20", "--logger", "tensorboard"]
+    train.main([*words, "--out", str(tmp_path)])
+    assert list((tmp_path / "tensorboard").rglob("events.out.tfevents*"))
+
+
+@pytest.mark.parametrize("env", ["tictactoe", "golf"])
+def test_environment_keeps_its_specs(env: str, envs: ModuleType) -> None:
+    made = envs.TASKS[env].make(3)
+    made.rand_action = lambda td: td.update(made.full_action_spec.rand())  # on copies of a board
+    made.set_seed(0)
+    check_env_specs(made)
+
+
+# --- Golf ------------------------------------------------------------------------------------
+
+
+def swing(env: Any, club: int, swing: float, mask: list[bool]) -> TensorDict:
+    state = env.reset()
+    state["position"] = torch.full((2, 1), 0.8)
+    state["club_mask"] = torch.tensor([mask, mask])
+    state["action"] = TensorDict(
+        {"club": torch.full((2,), club), "swing": torch.full((2, 1), swing)}, [2]
+    )
+    return env.step(state)["next"]
+
+
+def test_golf_ball_flies_as_far_as_club_and_swing_say(envs: ModuleType) -> None:
+    env = envs.GolfEnv(2)
+    env.ERROR = 0.0
+    after = swing(env, club=1, swing=-0.5, mask=[True, True, True])
+    torch.testing.assert_close(after["position"], torch.full((2, 1), 0.65))  # 0.8 - 0.5 * 0.3
+    assert after["reward"].tolist() == [[-1.0], [-1.0]]
+    assert not after["done"].any()
+    assert swing(env, club=0, swing=-0.795, mask=[True, True, True])["done"].all()
+
+
+def test_golf_club_that_cannot_be_used_does_not_move_the_ball(envs: ModuleType) -> None:
+    after = swing(envs.GolfEnv(2), club=0, swing=-0.8, mask=[False, True, True])
+    assert after["position"].tolist() == torch.full((2, 1), 0.8).tolist()
+
+
+# --- Illegal actions -------------------------------------------------------------------------
+
+
+def test_illegal_actions_by_hand(envs: ModuleType, train: ModuleType) -> None:
+    plain = TensorDict(
+        {
+            "action": torch.tensor([0, 1, 1]),
+            "action_mask": torch.tensor([[1, 0], [1, 0], [0, 0]], dtype=torch.int8),
+        },
+        [3],
+    )
+    illegal, choice = train.illegal_actions(plain, envs.TASKS["taxi"])
+    assert illegal.tolist() == [False, True, False]  # the last row has nothing to choose
+    assert choice.tolist() == [True, True, False]
+
+
+def test_illegal_actions_per_dimension_and_joint(envs: ModuleType, train: ModuleType) -> None:
+    mask = torch.tensor([[True, True, False], [True, False, True]])
+    pairs = torch.tensor([[0, 0], [1, 0], [0, 2], [1, 1]])
+    data = TensorDict({"action": pairs, "action_mask": mask.expand(4, 2, 3)}, [4])
+    # Rows as masks of the two dimensions: the second one may not take 1.
+    per_dimension, _ = train.illegal_actions(data, envs.TASKS["connector"])
+    assert per_dimension.tolist() == [False, False, False, True]
+    # As a table of pairs: its zeros are at (0, 2) and (1, 1).
+    joint, _ = train.illegal_actions(data, envs.TASKS["binpack"])
+    assert joint.tolist() == [False, False, True, True]
+
+
+# --- Stopping and resuming -------------------------------------------------------------------
+
+
+def flat(checkpoint: dict[str, Any]) -> list[Any]:
+    for row in checkpoint["history"]:
+        del row["fps"]
+    leaves, structure = tree_flatten(checkpoint)
+    return [x.tolist() if isinstance(x, torch.Tensor) else x for x in leaves] + [str(structure)]
+
+
+@pytest.mark.parametrize("env", ["taxi", "tictactoe", "golf"])
+def test_resumed_run_is_the_uninterrupted_run(
+    env: str, train: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need(env)
+    words = ["--env", env, *SMALL, "--total-frames", "80", "--checkpoint-every", "2"]
+    words += ["--eval-every", "1", "--out"]
+    train.main([*words, str(tmp_path / "straight")])
+
+    log = train.Log.write
+
+    def log_then_stop(self: Any, row: Any) -> None:
+        log(self, row)
+        if self.run.iteration == 3:  # one iteration after the checkpoint: its row is lost
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(train.Log, "write", log_then_stop)
+    with pytest.raises(SystemExit) as stopped:
+        train.main([*words, str(tmp_path / "stopped")])
+    monkeypatch.setattr(train.Log, "write", log)
+    assert stopped.value.code == 130
+    assert torch.load(tmp_path / "stopped" / "checkpoint.pt")["iteration"] == 2
+    train.main(["--resume", str(tmp_path / "stopped")])
+
+    straight, resumed = (
+        torch.load(tmp_path / x / "checkpoint.pt") for x in ("straight", "stopped")
+    )
+    assert flat(straight) == flat(resumed)
+    for figure in ("loss_objective", "illegal", "eval_return"):
+        assert read(tmp_path / "straight", figure) == read(tmp_path / "stopped", figure)
+
+
+# --- Mistakes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("--env chess", "argument --env: invalid choice"),
+        ("--lr -1", "argument --lr: -1.0 is not a number of at least 0"),
+        ("--gamma 1.5", "argument --gamma: 1.5 is not between 0 and 1"),
+        ("--epochs 0", "argument --epochs: 0 is not at least 1"),
+        ("--epochs two", "argument --epochs: invalid positive value: 'two'"),
+        ("--frames-per-batch 100 --num-envs 3", "100 is not a multiple of --num-envs 3"),
+        ("--frames-per-batch 128 --minibatch-size 200", "larger than --frames-per-batch 128"),
+        ("--device cuda:99", "--device cuda:99 is not available"),
+        ("--eval-only", "--eval-only needs --resume DIR"),
+        ("--resume a --out b", "--out cannot be given with --resume"),
+        ("--resume nowhere", "--resume nowhere: there is no checkpoint.pt in it"),
+        ("--no-such-option", "unrecognized arguments: --no-such-option"),
+    ],
+)
+def test_bad_argument_is_answered_in_one_line(
+    words: str, answer: str, train: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        train.main(words.split())
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert answer in error
+    assert error.count("\n") == 1
+
+
+def test_a_run_is_not_overwritten_or_changed(
+    train: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--env", "golf", *SMALL, "--total-frames", "20", "--out", str(tmp_path)]
+    train.main(words)
+    for again, answer in (
+        (words, f"{tmp_path} holds a run: --resume {tmp_path} continues it"),
+        (["--resume", str(tmp_path), "--lr", "0.5"], "--lr cannot change in a resumed run"),
+    ):
+        with pytest.raises(SystemExit):
+            train.main(again)
+        assert answer in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("env", "package", "extra"),
+    [
+        ("taxi", "gymnasium", "gymnasium"),
+        ("connect_four", "pettingzoo", "pettingzoo"),
+        ("connector", "jumanji", "jumanji"),
+        ("golf", "tqdm", "examples"),
+        ("golf", "matplotlib", "examples"),
+        ("golf", "tensorboard", "examples"),
+    ],
+)
+def test_missing_package_is_answered_in_one_line(
+    env: str,
+    package: str,
+    extra: str,
+    train: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)  # what Python does to a failed import
+    with pytest.raises(SystemExit) as stopped:
+        train.main(["--env", env, *SMALL, "--logger", "tensorboard", "--out", str(tmp_path)])
+    assert stopped.value.code == 1
+    error = capsys.readouterr().err
+    assert package in error
+    assert error.endswith(f'run: pip install "tdheads[{extra}]"\n')
+    assert error.count("\n") == 1
+
+
+# --- The picture of the README ---------------------------------------------------------------
+
+
+def test_plot_masks_draws_finished_runs(tmp_path: Path) -> None:
+    for variant in ("--mask", "--no-mask"):
+        for seed in (0, 1):
+            folder = tmp_path / f"taxi{variant}-{seed}"
+            (folder / "csv" / "scalars").mkdir(parents=True)
+            (folder / "checkpoint.pt").touch()
+            # The seeds have a return in different batches.
+            (folder / "csv" / "scalars" / "return.csv").write_text(f"{10 + seed},-5\n30,-2\n")
+            (folder / "csv" / "scalars" / "illegal.csv").write_text("10,0.5\n20,0.3\n30,0.2\n")
+    picture = tmp_path / "docs" / "taxi.png"
+    result = run("plot_masks.py", "--runs", tmp_path, "--output", picture, "--seeds", 0, 1)
+    assert result.returncode == 0, result.stderr
+    assert picture.stat().st_size > 10_000
