@@ -12,6 +12,7 @@ from tdheads.distributions import SparseCategorical as SparseCategorical
 from tdheads.distributions import TanhNormal as TanhNormal
 from tdheads.heads import BernoulliHead as BernoulliHead
 from tdheads.heads import BetaHead as BetaHead
+from tdheads.heads import BoxNormalHead as BoxNormalHead
 from tdheads.heads import CategoricalHead as CategoricalHead
 from tdheads.heads import CompositeHead as CompositeHead
 from tdheads.heads import Head as Head

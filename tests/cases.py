@@ -16,6 +16,7 @@ from torch.distributions import Distribution
 from tdheads import (
     BernoulliHead,
     BetaHead,
+    BoxNormalHead,
     CategoricalHead,
     CompositeHead,
     Head,
@@ -273,6 +274,16 @@ HEADS = [
         {"action_mask": (N,)},
     ),
     HeadCase("beta", lambda **kw: BetaHead("action", -1.0, 3.0, (3,), **kw)),
+    HeadCase(
+        "box",
+        lambda **kw: BoxNormalHead(
+            "action",
+            torch.tensor([0.0, -torch.inf, -torch.inf, -1.0]),
+            torch.tensor([torch.inf, 5.0, torch.inf, 3.0]),
+            (4,),
+            **kw,
+        ),
+    ),
     HeadCase("normal", lambda **kw: NormalHead("action", (3,), **kw)),
     HeadCase("normal free", lambda **kw: NormalHead("action", (2, 3), free_scale=True, **kw)),
     HeadCase("tanh", lambda **kw: TanhNormalHead("action", 0.0, 10.0, (3,), **kw)),

@@ -33,7 +33,7 @@ all_heads = pytest.mark.parametrize("case", HEADS, ids=case_ids(HEADS))
 all_modes = pytest.mark.parametrize(
     "mode", ["RANDOM", "MODE", "DETERMINISTIC", "MEAN"], ids=str.lower
 )
-CONTINUOUS = ("normal", "normal free", "tanh", "beta", "hybrid")
+CONTINUOUS = ("normal", "normal free", "tanh", "beta", "box", "hybrid")
 DISCRETE = [case for case in HEADS if case.name not in CONTINUOUS]
 discrete_heads = pytest.mark.parametrize("case", DISCRETE, ids=case_ids(DISCRETE))
 

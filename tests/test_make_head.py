@@ -23,6 +23,7 @@ from torchrl.data import (
 
 from tdheads import (
     BernoulliHead,
+    BoxNormalHead,
     CategoricalHead,
     CompositeHead,
     Head,
@@ -75,6 +76,10 @@ SPECS: dict[str, tuple[TensorSpec, type[Head]]] = {
     "box with equal bounds": (
         Bounded(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 2.0])),
         TanhNormalHead,
+    ),
+    "half-infinite box": (
+        Bounded(torch.tensor([0.0, -torch.inf, -1.0]), torch.tensor([torch.inf, 5.0, 1.0])),
+        BoxNormalHead,
     ),
     "infinite box": (Bounded(-torch.inf, torch.inf, (2,)), NormalHead),
     "unbounded": (Unbounded((2,)), NormalHead),
@@ -269,11 +274,6 @@ def two_candidates() -> Composite:
             lambda: make_head(Binary(4, shape=(2, 4))),
             ValueError,
             r"discrete actions of shape \[2, 4\]",
-        ),
-        (
-            lambda: make_head(Bounded(0.0, torch.inf, (2,))),
-            ValueError,
-            "bounds that are only partly finite",
         ),
         (
             lambda: make_head(Unbounded((2,), dtype=torch.int64)),

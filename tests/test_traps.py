@@ -476,3 +476,34 @@ def test_a_forgotten_advantage_says_what_is_missing() -> None:
     td = collect(HEADS[1], actor := HEADS[1].actor(), [B]).exclude("advantage")
     with pytest.raises(KeyError, match=r"\('next', 'reward'\): not in .*run a value estimator"):
         ClipPPOLoss(actor, critic())(td)
+
+
+# ---- devices
+
+
+@all_heads
+def test_distributions_move_to_another_device(case: HeadCase) -> None:
+    actor = case.actor(validate=False)
+    dist = actor.get_dist(case.inputs([B]))
+    here = dist.to("cpu")
+    assert type(here) is type(dist)
+    sample = actor(case.inputs([B]))
+    stored = (
+        sample if isinstance(dist, CompositeDistribution) else (sample[actor.dist_sample_keys[0]])
+    )
+    before, after = dist.log_prob(stored), here.log_prob(stored)
+    assert (before == after).all()
+    leaf = (
+        next(iter(dist.dists.values()), None) if isinstance(dist, CompositeDistribution) else dist
+    )
+    if leaf is not None:
+        moved = leaf.to("meta") if hasattr(leaf, "to") else leaf
+        assert all(t.is_meta for t in _tensors(moved))
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, torch.distributions.Distribution):
+        return [t for entry in vars(value).values() for t in _tensors(entry)]
+    return []

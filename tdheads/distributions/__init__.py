@@ -1,6 +1,7 @@
 """Distributions of action leaves, and their joint distribution."""
 
 from tdheads.distributions.action import ActionDistribution as ActionDistribution
+from tdheads.distributions.box_normal import BoxNormal as BoxNormal
 from tdheads.distributions.dependent import DependentDistribution as DependentDistribution
 from tdheads.distributions.gated import GatedLeaf as GatedLeaf
 from tdheads.distributions.independent import IndependentLeaf as IndependentLeaf

@@ -13,11 +13,12 @@ from torch.distributions import Distribution, register_kl
 
 from tdheads.checks import require
 from tdheads.distributions.draw import draw
+from tdheads.distributions.movable import Movable
 from tdheads.keys import ENTROPY, KL, LOG_PROB, NestedKey, as_key, suffixed
 from tdheads.reduce import sum_leaves
 
 
-class ActionDistribution(CompositeDistribution):
+class ActionDistribution(Movable, CompositeDistribution):
     r"""Joint distribution of independent action leaves: a mapping ``leaf key -> distribution``.
 
     .. math:: \log p(a) = \sum_l \log p_l(a_l)

@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.distributions import Distribution, register_kl
 
 from tdheads.distributions.draw import deterministic
+from tdheads.distributions.movable import Movable
 
 
-class GatedLeaf(Distribution):
+class GatedLeaf(Movable, Distribution):
     r"""A distribution in the rows where it is relevant, and nothing elsewhere.
 
     .. math:: \log p(a) = r \log p_{base}(a), \quad H = r H_{base}, \quad r \in \{0, 1\}

@@ -10,11 +10,12 @@ from torch.distributions import Distribution, Independent, kl_divergence, regist
 
 from tdheads.distributions.draw import deterministic
 from tdheads.distributions.masked_categorical import check_value_shape
+from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
 from tdheads.reduce import sum_event
 
 
-class IndependentLeaf(Independent):  # type: ignore[type-arg]  # torch at run time has none
+class IndependentLeaf(Movable, Independent):  # type: ignore[type-arg]  # torch at run time has none
     r"""An elementwise distribution as one action leaf: the log-prob is summed over the event dims.
 
     .. math:: \log p(a) = \sum_i \log p_i(a_i)

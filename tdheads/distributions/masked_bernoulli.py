@@ -11,11 +11,12 @@ from torch.nn.functional import softplus
 
 from tdheads.checks import check_finite, check_options, eager, rows_where, show
 from tdheads.distributions.masked_categorical import as_bool_mask, check_value_shape, upcast
+from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
 from tdheads.reduce import sum_event
 
 
-class MaskedBernoulli(Distribution):
+class MaskedBernoulli(Movable, Distribution):
     r"""``n`` independent bits; a masked bit is 0 for certain.
 
     .. math:: \log p(a) = \sum_{i: m_i = 1} a_i \log \sigma(z_i) + (1 - a_i) \log \sigma(-z_i)

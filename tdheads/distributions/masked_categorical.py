@@ -9,10 +9,11 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
 from tdheads.checks import check_finite, check_options, eager, rows_where, shape_error, show
+from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
 
 
-class MaskedCategorical(Distribution):
+class MaskedCategorical(Movable, Distribution):
     r"""Categorical distribution in which only the choices allowed by ``mask`` have probability.
 
     .. math:: p_i = m_i e^{z_i} / \sum_j m_j e^{z_j}

@@ -12,10 +12,11 @@ from torch.distributions import Distribution, constraints, register_kl
 
 from tdheads.checks import shape_error
 from tdheads.distributions.masked_categorical import MaskedCategorical, check_value_shape
+from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
 
 
-class MaskedJointCategorical(Distribution):
+class MaskedJointCategorical(Movable, Distribution):
     r"""One categorical over the product of ``nvec`` options, with a joint mask.
 
     .. math:: p(a_1, \dots, a_k) \propto m_{a_1 \dots a_k} e^{z_{a_1 \dots a_k}}

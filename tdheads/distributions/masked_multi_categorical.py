@@ -11,10 +11,11 @@ from torch.distributions import Distribution, constraints, register_kl
 
 from tdheads.distributions.layout import Layout
 from tdheads.distributions.masked_categorical import MaskedCategorical
+from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
 
 
-class MaskedMultiCategorical(Distribution):
+class MaskedMultiCategorical(Movable, Distribution):
     r"""``k`` independent categorical choices of ``nvec`` options each, with a factored mask.
 
     .. math:: \log p(a) = \sum_{d=1}^k \log p_d(a_d)

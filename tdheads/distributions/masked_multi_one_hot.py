@@ -12,10 +12,11 @@ from torch.distributions import Distribution, constraints, register_kl
 from tdheads.distributions.layout import Layout
 from tdheads.distributions.masked_categorical import check_value_shape
 from tdheads.distributions.masked_one_hot import MaskedOneHotCategorical
+from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
 
 
-class MaskedMultiOneHot(Distribution):
+class MaskedMultiOneHot(Movable, Distribution):
     r"""``k`` independent one-hot choices of ``nvec`` options each, concatenated.
 
     .. math:: \log p(a) = \sum_{d=1}^k \log p_d(a_d)

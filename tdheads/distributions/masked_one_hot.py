@@ -10,12 +10,13 @@ from torch.distributions import Distribution, constraints, register_kl
 
 from tdheads.checks import check_options, rows_where, show
 from tdheads.distributions.masked_categorical import MaskedCategorical, check_value_shape
+from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
 
 GRAD_METHODS = ("pass_through", "relaxed")
 
 
-class MaskedOneHotCategorical(Distribution):
+class MaskedOneHotCategorical(Movable, Distribution):
     r"""Categorical over the legal choices whose samples are one-hot vectors.
 
     .. math:: p_i = m_i e^{z_i} / \sum_j m_j e^{z_j}

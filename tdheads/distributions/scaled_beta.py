@@ -12,10 +12,11 @@ from torch.distributions import Beta, Distribution, Gamma, constraints, register
 from tdheads.checks import check_positive, eager
 from tdheads.distributions.bounds import Bounds
 from tdheads.distributions.masked_categorical import check_value_shape, upcast
+from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
 
 
-class ScaledBeta(Distribution):
+class ScaledBeta(Movable, Distribution):
     r"""Beta distribution stretched onto ``[low, high]``.
 
     .. math:: a = low + (high - low)\, u, \quad u \sim \mathrm{Beta}(\alpha, \beta), \quad

@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints, kl_divergence, register_kl
 
 from tdheads.distributions.draw import deterministic
+from tdheads.distributions.movable import Movable
 
 
-class ShiftedLeaf(Distribution):
+class ShiftedLeaf(Movable, Distribution):
     r"""A discrete distribution whose values are shifted by a constant.
 
     .. math:: p(a) = p_{base}(a - start)

@@ -10,10 +10,11 @@ from torch.distributions import Distribution, constraints, register_kl
 
 from tdheads.checks import rows_where, shape_error, show
 from tdheads.distributions.masked_categorical import MaskedCategorical, check_range
+from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
 
 
-class SparseCategorical(Distribution):
+class SparseCategorical(Movable, Distribution):
     r"""Categorical over the choices in ``legal_index``, out of ``n``.
 
     .. math:: p(a) = \frac{e^{z_j}}{\sum_k e^{z_k}} \;\text{where}\; legal\_index_j = a

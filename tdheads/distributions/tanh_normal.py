@@ -13,6 +13,7 @@ from tdheads.checks import check_finite, check_positive, eager
 from tdheads.distributions.bounds import Bounds
 from tdheads.distributions.gaussian import Gaussian
 from tdheads.distributions.masked_categorical import check_value_shape, upcast
+from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
 
 # Weights of the convergence acceleration of an alternating series (Cohen, Rodriguez Villegas and
@@ -34,7 +35,7 @@ def _alternating_weights(n: int) -> list[float]:
 _SERIES_WEIGHTS = _alternating_weights(_SERIES_TERMS)
 
 
-class TanhNormal(Distribution):
+class TanhNormal(Movable, Distribution):
     r"""Normal distribution squashed into ``[low, high]``.
 
     .. math:: a = m + h \tanh x, \quad x \sim N(\mu, \sigma^2), \quad

@@ -8,6 +8,7 @@ from tdheads.heads.beta import BetaHead as BetaHead
 from tdheads.heads.categorical import CategoricalHead as CategoricalHead
 from tdheads.heads.composite import CompositeHead as CompositeHead
 from tdheads.heads.multi_categorical import MultiCategoricalHead as MultiCategoricalHead
+from tdheads.heads.normal import BoxNormalHead as BoxNormalHead
 from tdheads.heads.normal import NormalHead as NormalHead
 from tdheads.heads.normal import TanhNormalHead as TanhNormalHead
 from tdheads.heads.one_hot import MultiOneHotHead as MultiOneHotHead

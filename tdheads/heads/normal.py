@@ -13,6 +13,7 @@ from torch.distributions import Distribution
 from tdheads.checks import check_finite, eager
 from tdheads.distributions import IndependentLeaf, TanhNormal
 from tdheads.distributions.bounds import Bounds
+from tdheads.distributions.box_normal import BoxNormal, Sides
 from tdheads.distributions.gaussian import Gaussian
 from tdheads.distributions.masked_categorical import upcast
 from tdheads.heads.base import LeafHead
@@ -177,3 +178,51 @@ class TanhNormalHead(LocScaleHead):
             validate_args=self.validate,
         )
         return self._close(dist)
+
+
+class BoxNormalHead(LocScaleHead):
+    r"""A continuous action in a box that is bounded on both sides, on one or on none, per entry.
+
+    .. math:: a = m + h \tanh x, \quad a = low + e^x, \quad a = high - e^x, \quad a = x
+
+    Reads ``K_loc`` and the raw ``K_scale`` ``[*B, *shape]``; writes ``K`` and ``K_log_prob``
+    ``[*B]``, the log-prob of the action as written. What :func:`~tdheads.make_head` builds for
+    boxes that are only partly finite.
+
+    Args:
+        low, high: tensors of the action's shape, with infinities where there is no bound.
+        options: see :class:`LocScaleHead`.
+
+    Raises:
+        KeyError: for a missing parameter.
+        ValueError: for bounds out of order, a wrong shape, ``nan``, an action outside the bounds.
+
+    Source: see :class:`~tdheads.distributions.BoxNormal`.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> head = BoxNormalHead("action", torch.zeros(2), torch.tensor([1.0, torch.inf]), (2,))
+        >>> zeros = torch.zeros(1, 2)
+        >>> head(TensorDict({"action_loc": zeros, "action_scale": zeros}, [1]))["action"]
+        tensor([[0.5000, 1.0000]])
+    """
+
+    def __init__(
+        self,
+        action_key: NestedKey,
+        low: Tensor,
+        high: Tensor,
+        shape: Sequence[int] = (1,),
+        **options: Any,
+    ) -> None:
+        super().__init__(action_key, shape, **options)
+        self.sides = Sides(low.expand(self.shape), high.expand(self.shape))
+
+    def distribution(
+        self, *, mask: Tensor | None = None, loc: Tensor, scale: Tensor | None = None
+    ) -> IndependentLeaf:
+        """Build the distribution with closed event dims."""
+        loc, scale = self._loc_scale(loc, scale)
+        return self._close(
+            BoxNormal(loc, scale, self.sides, names=self.names, validate_args=self.validate)
+        )

@@ -25,7 +25,7 @@ from tdheads.heads.categorical import CategoricalHead
 from tdheads.heads.composite import CompositeHead
 from tdheads.heads.masks import check_guess, find_mask, given_masks
 from tdheads.heads.multi_categorical import MultiCategoricalHead
-from tdheads.heads.normal import NormalHead, TanhNormalHead
+from tdheads.heads.normal import BoxNormalHead, NormalHead, TanhNormalHead
 from tdheads.heads.one_hot import MultiOneHotHead, OneHotCategoricalHead
 from tdheads.heads.stacked import event_spec
 from tdheads.keys import NestedKey, as_key, as_path
@@ -267,10 +267,7 @@ def _bounded(
         return TanhNormalHead(action_key, low, high, spec.shape, **taken)
     if not (low.isfinite() | high.isfinite()).any():
         return NormalHead(action_key, spec.shape, **taken)
-    raise ValueError(
-        f"{show(action_key)}: no head for bounds that are only partly finite, got low="
-        f"{low.tolist()}, high={high.tolist()}; split the action, or use register_head"
-    )
+    return BoxNormalHead(action_key, low, high, spec.shape, **taken)
 
 
 @register_head(Unbounded)
