@@ -14,7 +14,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from examples.custom_head import BINS, BinsHead, bins_head
 from tdheads import ClipPPOLoss, make_actor, make_head, register_head
-from tdheads.heads.specs import _FACTORIES
+from tdheads.heads.registry import FACTORIES
 from tests.cases import FEATURES, critic
 
 B = 5
@@ -22,11 +22,11 @@ B = 5
 
 @pytest.fixture(autouse=True)
 def _registered() -> Iterator[None]:
-    before = dict(_FACTORIES)
+    before = dict(FACTORIES)
     register_head(Bounded)(bins_head)
     yield
-    _FACTORIES.clear()
-    _FACTORIES.update(before)
+    FACTORIES.clear()
+    FACTORIES.update(before)
 
 
 def test_make_head_takes_it_and_the_loss_trains_it() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -14,45 +14,11 @@ from torch.distributions import Distribution, kl_divergence
 
 from tdheads.checks import require
 from tdheads.distributions.action import ActionDistribution
+from tdheads.distributions.conditional import Actions, Conditional
 from tdheads.distributions.draw import draw
 from tdheads.distributions.gated import GatedLeaf
 from tdheads.keys import ENTROPY, KL, LOG_PROB, NestedKey, suffixed
 from tdheads.reduce import add, sum_event
-
-Actions = Mapping[NestedKey, Tensor]
-
-
-class Conditional(Protocol):
-    """One leaf given its parents; what a head provides."""
-
-    @property
-    def when(self) -> Mapping[NestedKey, tuple[int, ...]]:
-        """Parent -> choices of it for which this leaf is relevant."""
-
-    @property
-    def reads(self) -> tuple[NestedKey, ...]:
-        """Parents whose action changes this leaf's distribution."""
-
-    @property
-    def exact(self) -> bool:
-        """Whether entropy and KL may be taken by enumerating the parents."""
-
-    def build(
-        self, actions: Actions, relevant: Tensor | None = None, lenient: bool = False
-    ) -> Distribution:
-        """Build the distribution; batch dims are those of the actions.
-
-        Rows that are not relevant have nothing to check. ``lenient``: neither has any row.
-        """
-
-    def index(self, action: Tensor) -> Tensor:
-        """Return the choice that an action of this leaf is, ``[*B]``."""
-
-    def write(self, action: Tensor) -> Tensor:
-        """Return the action as it is written."""
-
-    def support(self) -> Tensor | None:
-        """Return all actions as they are written, ``[n, *event]``; ``None`` if infinitely many."""
 
 
 class DependentDistribution(ActionDistribution):

@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Beta, Distribution, Gamma, constraints, register_kl
+from torch.distributions import Beta, Gamma, register_kl
 
 from tdheads.checks import check_positive, eager
+from tdheads.distributions.bounded import BoundedDistribution
 from tdheads.distributions.bounds import Bounds
 from tdheads.distributions.masked_categorical import check_value_shape, upcast
-from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
 
 
-class ScaledBeta(Movable, Distribution):
+class ScaledBeta(BoundedDistribution):
     r"""Beta distribution stretched onto ``[low, high]``.
 
     .. math:: a = low + (high - low)\, u, \quad u \sim \mathrm{Beta}(\alpha, \beta), \quad
@@ -44,9 +44,6 @@ class ScaledBeta(Movable, Distribution):
         tensor([5.])
     """
 
-    arg_constraints: dict[str, constraints.Constraint] = {}
-    has_rsample = True
-
     def __init__(
         self,
         alpha: Tensor,
@@ -68,14 +65,6 @@ class ScaledBeta(Movable, Distribution):
         self.bounds = Bounds(low, high).to(alpha.device) if bounds is None else bounds
         super().__init__(alpha.shape, validate_args=False)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> ScaledBeta:
-        """Return a view of the distribution with a larger batch shape."""
-        new = type(self).__new__(type(self)) if _instance is None else _instance
-        new.validates, new._names, new.bounds = self.validates, self._names, self.bounds
-        new.base_dist = self.base_dist.expand(torch.Size(batch_shape))
-        Distribution.__init__(new, torch.Size(batch_shape), validate_args=False)
-        return new
-
     @property
     def alpha(self) -> Tensor:
         """First concentration, ``[*B]``."""
@@ -85,11 +74,6 @@ class ScaledBeta(Movable, Distribution):
     def beta(self) -> Tensor:
         """Second concentration, ``[*B]``."""
         return self.base_dist.concentration0
-
-    @property
-    def support(self) -> constraints.Constraint:
-        """The closed interval between the bounds."""
-        return constraints.interval(self.bounds.low, self.bounds.high)
 
     def _stretch(self, unit: Tensor) -> Tensor:
         return self.bounds.scale(2 * unit - 1)
@@ -120,11 +104,6 @@ class ScaledBeta(Movable, Distribution):
         up, down = (Gamma(c, torch.ones_like(c), validate_args=False).rsample(shape)
                     for c in (self.alpha, self.beta))  # fmt: skip
         return self._stretch(up / (up + down))
-
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
-        """Draw without a gradient, ``[*sample_shape, *B]``."""
-        with torch.no_grad():
-            return self.rsample(sample_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of the written action ``value`` (``[*S, *B]``)."""

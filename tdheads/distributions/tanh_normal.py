@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints, register_kl
+from torch.distributions import register_kl
 
 from tdheads.checks import check_finite, check_positive, eager
+from tdheads.distributions.bounded import BoundedDistribution
 from tdheads.distributions.bounds import Bounds
 from tdheads.distributions.gaussian import Gaussian
 from tdheads.distributions.masked_categorical import check_value_shape, upcast
-from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
 
 # Weights of the convergence acceleration of an alternating series (Cohen, Rodriguez Villegas and
@@ -35,7 +35,7 @@ def _alternating_weights(n: int) -> list[float]:
 _SERIES_WEIGHTS = _alternating_weights(_SERIES_TERMS)
 
 
-class TanhNormal(Movable, Distribution):
+class TanhNormal(BoundedDistribution):
     r"""Normal distribution squashed into ``[low, high]``.
 
     .. math:: a = m + h \tanh x, \quad x \sim N(\mu, \sigma^2), \quad
@@ -68,9 +68,6 @@ class TanhNormal(Movable, Distribution):
         tensor([True])
     """
 
-    arg_constraints: dict[str, constraints.Constraint] = {}
-    has_rsample = True
-
     def __init__(
         self,
         loc: Tensor,
@@ -93,14 +90,6 @@ class TanhNormal(Movable, Distribution):
         self.bounds = Bounds(low, high).to(loc.device) if bounds is None else bounds
         super().__init__(loc.shape, validate_args=False)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> TanhNormal:
-        """Return a view of the distribution with a larger batch shape."""
-        new = type(self).__new__(type(self)) if _instance is None else _instance
-        new.validates, new._names, new.bounds = self.validates, self._names, self.bounds
-        new.base_dist = self.base_dist.expand(batch_shape)
-        Distribution.__init__(new, torch.Size(batch_shape), validate_args=False)
-        return new
-
     @property
     def loc(self) -> Tensor:
         """Mean of the latent normal, ``[*B]``."""
@@ -110,11 +99,6 @@ class TanhNormal(Movable, Distribution):
     def scale(self) -> Tensor:
         """Standard deviation of the latent normal, ``[*B]``."""
         return self.base_dist.scale
-
-    @property
-    def support(self) -> constraints.Constraint:
-        """The closed interval between the bounds."""
-        return constraints.interval(self.bounds.low, self.bounds.high)
 
     @property
     def mode(self) -> Tensor:
@@ -132,11 +116,6 @@ class TanhNormal(Movable, Distribution):
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Draw with a gradient to loc and scale, ``[*sample_shape, *B]``."""
         return self.bounds.scale(self.base_dist.rsample(torch.Size(sample_shape)).tanh())
-
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
-        """Draw without a gradient, ``[*sample_shape, *B]``."""
-        with torch.no_grad():
-            return self.rsample(sample_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of the written action ``value`` (``[*S, *B]``)."""

@@ -13,7 +13,7 @@ from tdheads.checks import eager
 from tdheads.distributions import IndependentLeaf, ScaledBeta
 from tdheads.distributions.bounds import Bounds
 from tdheads.distributions.masked_categorical import upcast
-from tdheads.heads.base import LeafHead
+from tdheads.heads.leaf import LeafHead
 from tdheads.keys import NestedKey
 
 

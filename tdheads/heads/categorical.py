@@ -10,7 +10,8 @@ from torch.distributions import Distribution
 
 from tdheads.constants import Constants
 from tdheads.distributions import MaskedCategorical
-from tdheads.heads.choice import ChoiceEmbedding, ChoiceHead, check_count
+from tdheads.heads.choice import ChoiceHead, check_count
+from tdheads.heads.embedding import ChoiceEmbedding
 from tdheads.keys import NestedKey
 
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Distribution
 
 from tdheads.checks import check_options, show
 from tdheads.constants import Constants
 from tdheads.distributions.shifted import ShiftedLeaf
-from tdheads.heads.base import LeafHead
+from tdheads.heads.leaf import LeafHead
 from tdheads.keys import NestedKey
 
 
@@ -78,24 +78,6 @@ class ChoiceHead(LeafHead):
             "names": self.names,
             "validate_args": self.validate,
         }
-
-
-class ChoiceEmbedding(nn.Embedding):
-    """One vector per choice, for actions of any integer dtype.
-
-    Example:
-        >>> ChoiceEmbedding(3, 4)(torch.tensor([0, 2], dtype=torch.int8)).shape
-        torch.Size([2, 4])
-    """
-
-    def __init__(self, n: int, width: int, start: Constants | None = None) -> None:
-        super().__init__(n, width)
-        self.start = start
-
-    def forward(self, action: Tensor) -> Tensor:
-        """Embed."""
-        index = action.long()
-        return super().forward(index if self.start is None else index - self.start.first)
 
 
 def check_count(action_key: NestedKey, n: int | None, what: str) -> int:

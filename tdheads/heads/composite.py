@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from tdheads.checks import show
 from tdheads.distributions import ActionDistribution, DependentDistribution
 from tdheads.distributions.draw import draw
-from tdheads.heads.base import Acted, Head, LeafHead
+from tdheads.heads.base import Acted, Head
 from tdheads.heads.dependence import HeadConditional, parameter_module
+from tdheads.heads.leaf import LeafHead
+from tdheads.heads.leaf_checks import check_modes, check_parents
 from tdheads.heads.projection import make_projection
 from tdheads.keys import NestedKey, as_key
 
@@ -96,8 +98,8 @@ class CompositeHead(Head):
         if len(set(written)) != len(written):
             raise ValueError(f"CompositeHead: two leaves write the same key, of {written}")
         for leaf in leaves.values():
-            _check_parents(leaf, leaves)
-            _check_modes(leaf)
+            check_parents(leaf, leaves)
+            check_modes(leaf)
         in_key = as_key(in_key)
         modules = {}
         for key, leaf in leaves.items():
@@ -203,46 +205,6 @@ class CompositeHead(Head):
 
     def _stored(self, td: TensorDictBase) -> TensorDictBase:
         return td
-
-
-def _check_modes(leaf: LeafHead) -> None:
-    default = InteractionType.DETERMINISTIC
-    if not leaf.return_log_prob or leaf.default_interaction_type is not default:
-        raise ValueError(
-            f"{show(leaf.action_key)}: in a composite, return_log_prob and default_interaction_type"
-            " are given to the CompositeHead"
-        )
-
-
-def _check_parents(leaf: LeafHead, leaves: dict[NestedKey, LeafHead]) -> None:
-    key, dependence = leaf.action_key, leaf.dependence
-    before = list(leaves)[: list(leaves).index(key)]
-    for parent in dependence.parents:
-        if parent not in before:
-            raise ValueError(
-                f"{show(key)}: expected its parent among the leaves before it, {before}, got"
-                f" {parent!r}; order the heads parents first"
-            )
-    for parent in (*dependence.when, *([dependence.mask_given] if dependence.mask_given else ())):
-        n = leaves[parent].num_choices
-        if n is None:
-            raise ValueError(
-                f"{show(key)}: {parent!r} is not one choice; when and mask_given need a"
-                " CategoricalHead or a OneHotCategoricalHead as the parent"
-            )
-        if not all(0 <= choice < n for choice in dependence.when.get(parent, ())):
-            raise ValueError(
-                f"{show(key)}: when={{{parent!r}: {list(dependence.when[parent])}}}: expected"
-                f" choices from 0 to {n - 1}"
-            )
-    if dependence.mask_given and leaf.mask_key is None:
-        raise ValueError(f"{show(key)}: mask_given needs a mask: give mask=True or its key")
-    if dependence.enumerate_parents:
-        endless = [parent for parent in dependence.after if leaves[parent].all_actions() is None]
-        if endless:
-            raise ValueError(
-                f"{show(key)}: enumerate_parents: {endless} take infinitely many values"
-            )
 
 
 def _in_keys(

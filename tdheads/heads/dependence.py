@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from tdheads.checks import require, shape_error
-from tdheads.heads.base import LeafHead
+from tdheads.heads.leaf import LeafHead
 from tdheads.heads.projection import SplitParams
 from tdheads.keys import NestedKey
 

@@ -9,7 +9,7 @@ import torch
 from torchrl.data import Composite
 
 from tdheads.checks import show
-from tdheads.heads.base import LeafHead
+from tdheads.heads.leaf import LeafHead
 from tdheads.keys import MASK, NestedKey, as_key, as_path, suffixed
 
 # What real environments call the mask of an action, next to `K_mask`.

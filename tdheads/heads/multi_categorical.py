@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from tdheads.constants import Constants
 from tdheads.distributions import MaskedJointCategorical, MaskedMultiCategorical
 from tdheads.distributions.layout import Layout
 from tdheads.heads.choice import ChoiceHead
+from tdheads.heads.embedding import PackedEmbedding
 from tdheads.keys import NestedKey
 
 
@@ -87,23 +87,3 @@ class MultiCategoricalHead(ChoiceHead):
         if self.joint:
             return self._from_start(MaskedJointCategorical(logits, self.nvec, mask, **self.options))
         return self._from_start(MaskedMultiCategorical(logits, self.layout, mask, **self.options))
-
-
-class PackedEmbedding(nn.Module):
-    """One vector per option of every dimension, summed over the dimensions.
-
-    Example:
-        >>> PackedEmbedding([3, 2], 4)(torch.tensor([[2, 1]])).shape
-        torch.Size([1, 4])
-    """
-
-    def __init__(self, nvec: Sequence[int], width: int, start: Constants | None = None) -> None:
-        super().__init__()
-        sizes = torch.tensor(nvec, device="cpu")
-        start_of = 0 if start is None else start.first.cpu()
-        self.row = Constants(first=sizes.cumsum(0) - sizes - start_of)
-        self.table = nn.Embedding(sum(nvec), width)
-
-    def forward(self, action: Tensor) -> Tensor:
-        """Embed."""
-        return self.table(action.long() + self.row.first).sum(-2)

@@ -16,7 +16,7 @@ from tdheads.distributions.bounds import Bounds
 from tdheads.distributions.box_normal import BoxNormal, Sides
 from tdheads.distributions.gaussian import Gaussian
 from tdheads.distributions.masked_categorical import upcast
-from tdheads.heads.base import LeafHead
+from tdheads.heads.leaf import LeafHead
 from tdheads.keys import NestedKey
 
 

@@ -9,7 +9,8 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
 from tdheads.distributions import SparseCategorical
-from tdheads.heads.choice import ChoiceEmbedding, ChoiceHead, check_count
+from tdheads.heads.choice import ChoiceHead, check_count
+from tdheads.heads.embedding import ChoiceEmbedding
 from tdheads.keys import NestedKey, as_key, suffixed
 
 LEGAL = "_legal"

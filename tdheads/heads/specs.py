@@ -2,79 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
-from torchrl.data import (
-    Binary,
-    Bounded,
-    Categorical,
-    Composite,
-    MultiCategorical,
-    MultiOneHot,
-    OneHot,
-    TensorSpec,
-    Unbounded,
-)
+from torchrl.data import Composite, TensorSpec
 
-from tdheads.checks import show
-from tdheads.heads.base import Head, LeafHead
-from tdheads.heads.bernoulli import BernoulliHead
-from tdheads.heads.categorical import CategoricalHead
+from tdheads.heads import factories as factories  # registers the heads of TorchRL's specs
+from tdheads.heads.base import Head
 from tdheads.heads.composite import CompositeHead
+from tdheads.heads.leaf import LeafHead
 from tdheads.heads.masks import check_guess, find_mask, given_masks
-from tdheads.heads.multi_categorical import MultiCategoricalHead
-from tdheads.heads.normal import BoxNormalHead, NormalHead, TanhNormalHead
-from tdheads.heads.one_hot import MultiOneHotHead, OneHotCategoricalHead
+from tdheads.heads.registry import find_factory
 from tdheads.heads.stacked import event_spec
 from tdheads.keys import NestedKey, as_key, as_path
-
-Factory = Callable[..., LeafHead]
-F = TypeVar("F", bound=Factory)
-
-_FACTORIES: dict[type[TensorSpec], Factory] = {}
-
-OPTIONS = {
-    "joint",
-    "on_empty",
-    "validate",
-    "scale_mapping",
-    "scale_lb",
-    "free_scale",
-    "grad_method",
-    "temperature",
-    "start",
-    "allowed",
-    "low",
-    "high",
-}
-CONTINUOUS = ("validate", "scale_mapping", "scale_lb", "free_scale")
-
-
-def register_head(spec_class: type[TensorSpec]) -> Callable[[F], F]:
-    """Decorate a factory ``(action_key, spec, *, mask, **options) -> head`` for a spec class.
-
-    ``spec`` has no batch dims. ``options`` holds :func:`make_head`'s keywords (``on_empty``,
-    ``validate``, ...), and what ``leaf_options`` gives for the leaf; take what the head needs. A
-    later registration replaces an earlier one; a spec takes the entry of its closest base class.
-
-    Example:
-        >>> from torchrl.data import NonTensor
-        >>> from tdheads import CategoricalHead
-        >>> @register_head(NonTensor)
-        ... def first_ten(action_key, spec, *, mask, on_empty, **options):
-        ...     return CategoricalHead(action_key, n=10, mask=mask, on_empty=on_empty)
-        >>> make_head(NonTensor(())).n
-        10
-        >>> del _FACTORIES[NonTensor]
-    """
-
-    def register(factory: F) -> F:
-        _FACTORIES[spec_class] = factory
-        return factory
-
-    return register
 
 
 def make_head(
@@ -139,7 +80,7 @@ def make_head(
         raise ValueError(f"unknown leaves {unknown}: expected some of {list(leaves)}")
     heads: list[LeafHead] = []
     for key, ((spec, differing), batch) in leaves.items():
-        factory = _factory(key, spec)
+        factory = find_factory(key, spec)
         head = factory(key, spec, mask=False, **{**options, **differing, **own.get(key, {})})
         found = masks[key] if key in masks else find_mask(head, batch, observation_spec)
         if found is not False:
@@ -166,117 +107,3 @@ def _action_leaves(
         parent = as_path(key)[:-1]
         batch = (spec[parent] if parent else spec).shape
         yield as_key(key), (event_spec(as_key(key), spec[key], batch), batch)
-
-
-def _factory(key: NestedKey, spec: TensorSpec) -> Factory:
-    for cls in type(spec).__mro__:
-        if cls in _FACTORIES:
-            return _FACTORIES[cls]
-    known = ", ".join(sorted(cls.__name__ for cls in _FACTORIES))
-    raise ValueError(
-        f"{show(key)}: no head for a {type(spec).__name__} of shape {list(spec.shape)}; there is"
-        f" one for {known}; add yours with register_head({type(spec).__name__})"
-    )
-
-
-def _take(options: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return the named options; an option that no head knows is an error."""
-    if unknown := set(options) - OPTIONS:
-        known = ", ".join(sorted(OPTIONS))
-        raise TypeError(f"make_head: unknown options {sorted(unknown)}; known are {known}")
-    return {name: options[name] for name in names if name in options}
-
-
-def _check_one_dim(action_key: NestedKey, spec: TensorSpec) -> None:
-    if len(spec.shape) > 1:
-        raise ValueError(
-            f"{show(action_key)}: no head for discrete actions of shape {list(spec.shape)}; flatten"
-            " the action to one dim, or add a head with register_head"
-        )
-
-
-def _choices(
-    action_key: NestedKey, spec: TensorSpec, nvec: list[int], mask: Any, options: dict[str, Any]
-) -> LeafHead:
-    _check_one_dim(action_key, spec)
-    taken = {"mask": mask, "dtype": spec.dtype}
-    taken |= _take(options, "on_empty", "validate", "start")
-    if not spec.shape:
-        return CategoricalHead(action_key, nvec[0], **taken, **_take(options, "allowed"))
-    return MultiCategoricalHead(action_key, nvec, **_take(options, "joint"), **taken)
-
-
-@register_head(Categorical)
-def _categorical(
-    action_key: NestedKey, spec: Categorical, *, mask: NestedKey | bool, **options: Any
-) -> LeafHead:
-    # a homogeneous MultiDiscrete arrives here as a Categorical of shape [k]
-    return _choices(action_key, spec, [int(spec.n)] * max(spec.shape.numel(), 1), mask, options)
-
-
-@register_head(MultiCategorical)
-def _multi_categorical(
-    action_key: NestedKey, spec: MultiCategorical, *, mask: NestedKey | bool, **options: Any
-) -> LeafHead:
-    return _choices(action_key, spec, [int(n) for n in spec.nvec], mask, options)
-
-
-@register_head(OneHot)
-def _one_hot(
-    action_key: NestedKey, spec: OneHot, *, mask: NestedKey | bool, **options: Any
-) -> LeafHead:
-    taken = _hot(action_key, spec, options)
-    return OneHotCategoricalHead(action_key, int(spec.space.n), mask=mask, **taken)
-
-
-@register_head(MultiOneHot)
-def _multi_one_hot(
-    action_key: NestedKey, spec: MultiOneHot, *, mask: NestedKey | bool, **options: Any
-) -> LeafHead:
-    taken = _hot(action_key, spec, options)
-    nvec = [int(box.n) for box in spec.space]
-    return MultiOneHotHead(action_key, nvec, mask=mask, **taken)
-
-
-@register_head(Binary)
-def _binary(
-    action_key: NestedKey, spec: Binary, *, mask: NestedKey | bool, **options: Any
-) -> LeafHead:
-    _check_one_dim(action_key, spec)
-    taken = _take(options, "on_empty", "validate")
-    n = int(spec.shape[-1])
-    return BernoulliHead(action_key, n, mask=mask, dtype=spec.dtype, **taken)
-
-
-def _hot(action_key: NestedKey, spec: TensorSpec, options: dict[str, Any]) -> dict[str, Any]:
-    _check_one_dim(action_key, spec)
-    names = ("on_empty", "validate", "grad_method", "temperature")
-    return {"dtype": spec.dtype, **_take(options, *names)}
-
-
-@register_head(Bounded)
-def _bounded(
-    action_key: NestedKey, spec: Bounded, *, mask: NestedKey | bool, **options: Any
-) -> LeafHead:
-    low, high = options.get("low", spec.space.low), options.get("high", spec.space.high)
-    if spec.domain == "discrete":
-        nvec = (high.long() - low.long() + 1).reshape(-1).tolist()
-        return _choices(action_key, spec, nvec, mask, {**options, "start": low.long().tolist()})
-    taken = {"dtype": spec.dtype, **_take(options, *CONTINUOUS)}
-    if (low.isfinite() & high.isfinite()).all():
-        return TanhNormalHead(action_key, low, high, spec.shape, **taken)
-    if not (low.isfinite() | high.isfinite()).any():
-        return NormalHead(action_key, spec.shape, **taken)
-    return BoxNormalHead(action_key, low, high, spec.shape, **taken)
-
-
-@register_head(Unbounded)
-def _unbounded(
-    action_key: NestedKey, spec: Unbounded, *, mask: NestedKey | bool, **options: Any
-) -> LeafHead:
-    if spec.domain == "discrete":
-        raise ValueError(
-            f"{show(action_key)}: no head for integers without bounds; give the spec bounds, or use"
-            " register_head(UnboundedDiscrete)"
-        )
-    return NormalHead(action_key, spec.shape, dtype=spec.dtype, **_take(options, *CONTINUOUS))
