@@ -174,6 +174,16 @@ MASKS: dict[str, tuple[Composite, Composite, Any]] = {
         Composite(kind_mask=Binary(3), other_mask=Binary(3)),
         {"kind": "kind_mask", "other": "other_mask"},
     ),
+    "beside what holds the action": (
+        Composite(action=Composite(club=Categorical(3), swing=Bounded(-1.0, 1.0, (1,)))),
+        Composite(club_mask=Binary(3)),
+        {("action", "club"): "club_mask", ("action", "swing"): None},
+    ),
+    "at the root, for all agents": (
+        Composite(agents=Composite(action=Categorical(5, shape=(3,)), shape=(3,))),
+        Composite(action_mask=Binary(5, shape=(3, 5), dtype=torch.bool)),
+        "action_mask",
+    ),
     "none": (Composite(action=Categorical(6)), Composite(board=Binary(6)), None),
 }
 

@@ -35,21 +35,25 @@ def find_mask(
     """Return the key of the leaf's mask in the observation spec, ``False`` if there is none."""
     if observation_spec is None or not head.mask_shapes:
         return False
-    own_key = suffixed(head.action_key, MASK)
+    own_name = as_path(suffixed(head.action_key, MASK))[-1]
     group = as_path(head.action_key)[:-1]
     shapes = [torch.Size(batch + shape) for shape in head.mask_shapes]
+    # under its own name beside the action, or beside what holds the action, ...
+    for depth in range(len(group), -1, -1):
+        own = as_key((*group[:depth], own_name))
+        if own in _leaves(observation_spec) and observation_spec[own].shape in shapes:
+            return own
     fitting = []
-    own = observation_spec.get(own_key, None)
-    if own is not None and own.shape in shapes:
-        return own_key
-    for key in map(as_key, observation_spec.keys(include_nested=True, leaves_only=True)):
+    for key in _leaves(observation_spec):
         path, name = as_path(key)[:-1], as_path(key)[-1]
-        if path[: len(group)] != group or name not in {as_path(own_key)[-1], *MASK_NAMES, *WEAK}:
+        inside = path[: len(group)] == group
+        around = group[: len(path)] == path
+        if name not in {own_name, *MASK_NAMES, *WEAK} or not (inside or around):
             continue
         shape = observation_spec[key].shape
         if shape in shapes:
             fitting.append(key)
-        elif name not in WEAK:
+        elif name not in WEAK and inside:
             raise ValueError(
                 f"{show(key)}: expected a mask of {show(head.action_key)} of shape"
                 f" {' or '.join(str(list(s)) for s in shapes)}, got {list(shape)}; say joint=True"
@@ -61,6 +65,10 @@ def find_mask(
             " mask={leaf: key}"
         )
     return fitting[0] if fitting else False
+
+
+def _leaves(spec: Composite) -> list[NestedKey]:
+    return [as_key(key) for key in spec.keys(include_nested=True, leaves_only=True)]
 
 
 def check_guess(head: LeafHead, others: list[LeafHead], given: Mapping[NestedKey, Any]) -> None:
