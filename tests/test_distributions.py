@@ -253,6 +253,20 @@ def test_stored_actions_of_every_integer_dtype_score_the_same(
 
 
 @all_cases
+def test_enumerate_support_lists_every_value_once(case: Discrete) -> None:
+    dist, logits, mask = build(case)
+    values = dist.enumerate_support()
+    expected = values_of(case, mask, logits)[0]
+    found = [tuple(row) for row in values[:, 0].reshape(len(values), -1).tolist()]
+    assert sorted(found) == sorted(v if isinstance(v, tuple) else (v,) for v in expected)
+    total = dist.log_prob(values).exp().sum(0)
+    torch.testing.assert_close(total, torch.ones(B, dtype=torch.float64))
+    assert dist.enumerate_support(expand=False).shape == torch.Size(
+        [len(values), 1, *dist.event_shape]
+    )
+
+
+@all_cases
 def test_zero_rows_are_a_batch_like_any_other(case: Discrete) -> None:
     dist = case.build(case.logits([0]), case.masks([0]))
     assert dist.sample().shape == torch.Size([0]) + dist.event_shape

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import pickle
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,6 +164,28 @@ def test_copies_and_pickles_act_the_same(case: HeadCase) -> None:
     fresh.load_state_dict(actor.state_dict())
     found = act(fresh, td, "DETERMINISTIC")
     assert all((found[key] == expected[key]).all() for key in actor.out_keys)
+
+
+def test_pickled_actors_act_the_same_in_another_process(tmp_path: Path) -> None:
+    kept = []
+    for case in HEADS:
+        actor, td = case.actor(), case.inputs([B])
+        kept.append((actor, td, act(actor, td, "DETERMINISTIC")))
+    (tmp_path / "sent").write_bytes(pickle.dumps([(actor, td) for actor, td, _ in kept]))
+    code = """
+import pickle, sys
+import torch
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+folder = sys.argv[1]
+with set_exploration_type(ExplorationType.DETERMINISTIC), torch.no_grad():
+    out = [actor(td) for actor, td in pickle.load(open(folder + "/sent", "rb"))]
+pickle.dump(out, open(folder + "/back", "wb"))
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    back = pickle.loads((tmp_path / "back").read_bytes())
+    for (actor, _, expected), found in zip(kept, back, strict=True):
+        for key in actor.out_keys:
+            assert (found[key] == expected[key]).all()
 
 
 @all_heads

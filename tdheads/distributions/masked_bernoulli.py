@@ -10,7 +10,12 @@ from torch.distributions import Distribution, constraints, register_kl
 from torch.nn.functional import softplus
 
 from tdheads.checks import check_finite, check_options, eager, rows_where, show
-from tdheads.distributions.masked_categorical import as_bool_mask, check_value_shape, upcast
+from tdheads.distributions.masked_categorical import (
+    as_bool_mask,
+    check_value_shape,
+    spread,
+    upcast,
+)
 from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
 from tdheads.reduce import sum_event
@@ -48,6 +53,7 @@ class MaskedBernoulli(Movable, Distribution):
 
     arg_constraints: dict[str, constraints.Constraint] = {}
     closed = True
+    has_enumerate_support = True
 
     def __init__(
         self,
@@ -150,6 +156,12 @@ class MaskedBernoulli(Movable, Distribution):
         """Sum of the bits' entropies in nats, ``[*B]``."""
         p, q = self.logits.sigmoid(), (-self.logits).sigmoid()
         return sum_event(self._legal(p * softplus(-self.logits) + q * softplus(self.logits)), 1)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All vectors of bits, legal or not, ``[2 ** n, *B, n]``."""
+        place = torch.arange(self.event_shape[0], device=self.logits.device)
+        bits = torch.arange(2 ** len(place), device=self.logits.device).unsqueeze(-1) >> place
+        return spread(bits % 2, self, expand)
 
     def _legal(self, x: Tensor) -> Tensor:
         return x if self.mask is None else x.masked_fill(~self.mask, 0)

@@ -164,9 +164,20 @@ class MaskedCategorical(Movable, Distribution):
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All choices, legal or not, ``[n, *B]`` (``[n, 1, ...]`` with ``expand=False``)."""
-        values = torch.arange(self.num_events, device=self.logits.device)
-        values = values.view(-1, *[1] * len(self.batch_shape))
-        return values.expand(-1, *self.batch_shape) if expand else values
+        return spread(torch.arange(self.num_events, device=self.logits.device), self, expand)
+
+
+def spread(values: Tensor, dist: Distribution, expand: bool) -> Tensor:
+    """Give every row of a distribution the values of its support: ``[n, *B, *event]``.
+
+    Example:
+        >>> dist = MaskedCategorical(torch.zeros(2, 3))
+        >>> spread(torch.arange(3), dist, expand=False).shape
+        torch.Size([3, 1])
+    """
+    event, ones = values.shape[1:], [1] * len(dist.batch_shape)
+    values = values.view((-1, *ones, *event))
+    return values.expand(-1, *dist.batch_shape, *event) if expand else values
 
 
 def upcast(x: Tensor) -> Tensor:

@@ -11,7 +11,11 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
 from tdheads.checks import shape_error
-from tdheads.distributions.masked_categorical import MaskedCategorical, check_value_shape
+from tdheads.distributions.masked_categorical import (
+    MaskedCategorical,
+    check_value_shape,
+    spread,
+)
 from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
 
@@ -43,6 +47,7 @@ class MaskedJointCategorical(Movable, Distribution):
 
     arg_constraints: dict[str, constraints.Constraint] = {}
     closed = True
+    has_enumerate_support = True
 
     def __init__(
         self,
@@ -133,6 +138,11 @@ class MaskedJointCategorical(Movable, Distribution):
     def entropy(self) -> Tensor:
         """Entropy over the legal combinations in nats, ``[*B]``."""
         return self._product.entropy()
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All combinations of options, legal or not, ``[prod(nvec), *B, k]``."""
+        index = torch.arange(self._product.num_events, device=self.logits.device)
+        return spread(self._split(index), self, expand)
 
     def _split(self, index: Tensor) -> Tensor:
         options = []

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
 from tdheads.distributions.layout import Layout
-from tdheads.distributions.masked_categorical import MaskedCategorical
+from tdheads.distributions.masked_categorical import MaskedCategorical, spread
 from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
 
@@ -44,6 +44,7 @@ class MaskedMultiCategorical(Movable, Distribution):
 
     arg_constraints: dict[str, constraints.Constraint] = {}
     closed = True
+    has_enumerate_support = True
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class MaskedMultiCategorical(Movable, Distribution):
             padded, mask, on_empty=on_empty, names=names, validate_args=validate_args
         )
         batch_shape, event_shape = logits.shape[:-1], self._dims.batch_shape[-1:]
+        self._nvec = layout.nvec
         super().__init__(batch_shape, event_shape, validate_args=False)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> MaskedMultiCategorical:
@@ -68,6 +70,7 @@ class MaskedMultiCategorical(Movable, Distribution):
         batch_shape = torch.Size(batch_shape)
         new = type(self).__new__(type(self)) if _instance is None else _instance
         new._dims = self._dims.expand(batch_shape + self.event_shape)
+        new._nvec = self._nvec
         Distribution.__init__(new, batch_shape, self.event_shape, validate_args=False)
         return new
 
@@ -117,6 +120,11 @@ class MaskedMultiCategorical(Movable, Distribution):
     def entropy(self) -> Tensor:
         """Sum of the dimensions' entropies in nats, ``[*B]``."""
         return self._dims.entropy().sum(-1)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All combinations of options, legal or not, ``[prod(nvec), *B, k]``."""
+        options = [torch.arange(n, device=self.logits.device) for n in self._nvec]
+        return spread(torch.cartesian_prod(*options).view(-1, len(options)), self, expand)
 
 
 @register_kl(MaskedMultiCategorical, MaskedMultiCategorical)

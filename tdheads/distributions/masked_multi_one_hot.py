@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
 from tdheads.distributions.layout import Layout
-from tdheads.distributions.masked_categorical import check_value_shape
+from tdheads.distributions.masked_categorical import check_value_shape, spread
 from tdheads.distributions.masked_one_hot import MaskedOneHotCategorical
 from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
@@ -42,6 +42,7 @@ class MaskedMultiOneHot(Movable, Distribution):
 
     arg_constraints: dict[str, constraints.Constraint] = {}
     closed = True
+    has_enumerate_support = True
     has_rsample = True
 
     def __init__(
@@ -124,6 +125,14 @@ class MaskedMultiOneHot(Movable, Distribution):
     def entropy(self) -> Tensor:
         """Sum of the dimensions' entropies in nats, ``[*B]``."""
         return self._dims.entropy().sum(-1)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All combinations of options, legal or not, ``[prod(nvec), *B, sum(nvec)]``."""
+        device = self._dims.logits.device
+        rows = torch.cartesian_prod(*(torch.arange(n, device=device) for n in self._layout.nvec))
+        rows = rows.view(-1, len(self._layout.nvec), 1)
+        hot = rows == torch.arange(self._layout.width, device=device)
+        return spread(self._layout.pack(hot).long(), self, expand)
 
 
 @register_kl(MaskedMultiOneHot, MaskedMultiOneHot)
