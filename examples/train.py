@@ -21,6 +21,7 @@ import argparse
 import logging
 import math
 import os
+import pickle
 import random
 import shutil
 import sys
@@ -490,6 +491,11 @@ def read_settings(parser: Parser, given: Settings) -> tuple[Settings, dict[str, 
         if (out / "checkpoint.pt").exists():
             parser.error(f"{out} holds a run: --resume {out} continues it, --out names another")
     check(parser, settings)
+    if not given.get("eval_only"):
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"--out {out}: {error.strerror}")
     return settings, checkpoint, out
 
 
@@ -500,7 +506,10 @@ def read_checkpoint(
     path = folder / "checkpoint.pt"
     if not path.exists():
         parser.error(f"--resume {folder}: there is no checkpoint.pt in it")
-    checkpoint = torch.load(path, weights_only=True, map_location="cpu")
+    try:
+        checkpoint = torch.load(path, weights_only=True, map_location="cpu")
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        parser.error(f"--resume {folder}: checkpoint.pt cannot be read ({error})".splitlines()[0])
     for name in given:
         if name not in RESUMABLE and given[name] != checkpoint["settings"][name]:
             option = name.replace("_", "-")

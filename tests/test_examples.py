@@ -279,6 +279,22 @@ def test_bad_argument_is_answered_in_one_line(
     assert error.count("\n") == 1
 
 
+def test_folders_and_checkpoints_that_cannot_be_used_are_answered_in_one_line(
+    train: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "checkpoint.pt").write_bytes(b"half a checkpoint")
+    for words, answer in (
+        (["--out", str(tmp_path / "checkpoint.pt")], "--out"),
+        (["--resume", str(tmp_path)], "checkpoint.pt cannot be read"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            train.main(words)
+        assert stopped.value.code == 2
+        error = capsys.readouterr().err
+        assert answer in error
+        assert error.count("\n") == 1
+
+
 def test_a_run_is_not_overwritten_or_changed(
     train: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from torch import nn
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from tdheads import SequenceHead
+from tdheads import CategoricalHead, CompositeHead, SequenceHead
 
 B, ITEMS, LENGTH, FEATURES = 3, 3, 4, 6
 
@@ -93,3 +93,12 @@ def test_all_steps_share_their_weights() -> None:
 def test_bad_arguments(n: int | None, length: int | None) -> None:
     with pytest.raises(ValueError, match=r"'items': expected the number of (items|steps)"):
         SequenceHead("items", n, length)
+
+
+def test_a_sequence_inside_a_composite_is_written_as_a_whole_too() -> None:
+    sequence = SequenceHead("items", ITEMS, LENGTH, num_features=FEATURES)
+    head = CompositeHead(CategoricalHead("kind", 2), sequence, num_features=FEATURES)
+    td = head.projection(FEATURES)(TensorDict({"hidden": torch.randn(B, FEATURES)}, [B]))
+    drawn = head(td)
+    assert drawn["items"].shape == torch.Size([B, LENGTH])
+    assert set(head.out_keys) <= set(drawn.keys(True, True))

@@ -36,6 +36,7 @@ from tdheads import (
     make_head,
 )
 from tdheads.distributions import IndependentLeaf
+from tdheads.losses.adapter import as_action_distribution, leaf_entropies
 from tests.batches import collect, gradients
 from tests.cases import FEATURES, HEADS, HeadCase, case_ids, critic
 
@@ -104,6 +105,39 @@ def test_an_unreduced_log_prob_is_an_error_for_a_head() -> None:
     td["where_log_prob"] = torch.zeros(B, 3)
     with pytest.raises(ValueError, match=r"'where_log_prob': expected shape \[5\], got \[5, 3\]"):
         ClipPPOLoss(actor, critic())(td)
+
+
+@pytest.mark.parametrize("name", ["OneHotCategorical", "MaskedOneHotCategorical"])
+def test_torchrls_one_hot_actors_give_torchrls_numbers(name: str) -> None:
+    import torchrl.modules
+    from torchrl.objectives import ClipPPOLoss as TorchRLClipPPOLoss
+
+    keys = ["logits", "mask"] if name.startswith("Masked") else ["logits"]
+    net = TensorDictModule(nn.Linear(FEATURES, 4), ["observation"], ["logits"])
+    actor = ProbabilisticActor(
+        net, keys, distribution_class=getattr(torchrl.modules, name), return_log_prob=True
+    )
+    td = TensorDict({"observation": torch.randn(B, FEATURES)}, [B])
+    td["mask"] = torch.ones(B, 4, dtype=torch.bool)
+    td = actor(td).detach()
+    assert td["action"].shape == torch.Size([B, 4])
+    td["advantage"] = td["value_target"] = torch.randn(B, 1)
+    td["action_log_prob"] -= 0.3
+    value = critic()
+    ours, theirs = (cls(actor, value)(td) for cls in (ClipPPOLoss, TorchRLClipPPOLoss))
+    for key in ("loss_objective", "loss_entropy", "entropy", "kl_approx", "clip_fraction"):
+        torch.testing.assert_close(ours[key], theirs[key].squeeze())
+
+
+def test_the_sampled_entropy_of_a_saturated_foreign_tanh_normal() -> None:
+    from torchrl.modules import TanhNormal as TorchRLTanhNormal
+
+    dist = TorchRLTanhNormal(torch.full((4000, 1), 8.0), torch.full((4000, 1), 0.5))
+    leaves = as_action_distribution(dist, ["action"], torch.Size([4000]))
+    found = leaf_entropies(leaves, 1)["action_entropy"].mean()
+    expected = TanhNormal(torch.tensor([8.0]), 0.5).entropy()
+    # the spread of one draw is about 2, that of the mean of 4,000 about 0.03
+    assert found.item() == pytest.approx(expected.item(), abs=0.15)
 
 
 # ---- rows that do not count

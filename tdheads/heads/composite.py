@@ -115,6 +115,10 @@ class CompositeHead(Head):
         self._features = in_key, num_features
         # combinations of parents that cannot happen are looked at too, without a check
         self._lenient = {key: _lenient(leaf) for key, leaf in leaves.items()}
+        #: sequences that are written as one tensor, with the leaves of their steps
+        self.sequences: dict[NestedKey, list[NestedKey]] = {}
+        for part in heads:
+            self.sequences |= getattr(part, "sequences", {})
         self.dependent = any(leaf.dependence.parents for leaf in leaves.values())
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
@@ -140,7 +144,8 @@ class CompositeHead(Head):
     def out_keys(self) -> list[NestedKey]:
         """Every key that ``forward`` writes."""
         after = [leaf for leaf in self.leaves if leaf.action_key in self._after]
-        return [*super().out_keys, *(key for leaf in after for key in leaf.param_keys.values())]
+        params = [key for leaf in after for key in leaf.param_keys.values()]
+        return [*super().out_keys, *params, *self.sequences]
 
     def projection(
         self, num_features: int, in_key: NestedKey = "hidden", gain: float = 0.01
@@ -191,7 +196,15 @@ class CompositeHead(Head):
         return DependentDistribution(leaves, rows, td.batch_size, prefix)
 
     def act(self, td: TensorDictBase, how: InteractionType | None) -> Acted:
-        """Draw the leaves in order, or take the stored actions."""
+        """Draw the leaves in order, or take the stored actions; write sequences as a whole too."""
+        acted = self._act(td, how)
+        whole = {
+            key: torch.stack([acted.actions[step] for step in steps], -1)
+            for key, steps in self.sequences.items()
+        }
+        return acted._replace(params={**acted.params, **whole})
+
+    def _act(self, td: TensorDictBase, how: InteractionType | None) -> Acted:
         if how is None:
             actions = {key: td.get(key) for key in self._out_keys}
             return Acted(self.get_dist(td), actions)

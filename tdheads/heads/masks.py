@@ -13,7 +13,17 @@ from tdheads.heads.leaf import LeafHead
 from tdheads.keys import MASK, NestedKey, as_key, as_path, suffixed
 
 # What real environments call the mask of an action, next to `K_mask`.
-MASK_NAMES = ("action_mask", "avail_actions", "available_actions", "legal_actions")
+MASK_NAMES = (
+    "action_mask",
+    "action_masks",
+    "avail_actions",
+    "available_actions",
+    "legal_action_mask",
+    "legal_actions",
+    "legal_moves",
+    "valid_action_mask",
+    "valid_actions",
+)
 # A name that also means other things (PettingZoo: who acts): taken only where the shape fits.
 WEAK = ("mask",)
 
@@ -54,10 +64,13 @@ def find_mask(
         if shape in shapes:
             fitting.append(key)
         elif name not in WEAK and inside:
+            todo = "say joint=True for a mask over the product of the choices, or"
+            if not shape:
+                todo = "give the info reader the spec of the mask, or say"
             raise ValueError(
                 f"{show(key)}: expected a mask of {show(head.action_key)} of shape"
-                f" {' or '.join(str(list(s)) for s in shapes)}, got {list(shape)}; say joint=True"
-                " for a mask over the product of the choices, or mask={leaf: key or False}"
+                f" {' or '.join(str(list(s)) for s in shapes)}, got {list(shape)}; {todo}"
+                " mask={leaf: key or False}"
             )
     if len(fitting) > 1:
         raise ValueError(

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
-from tensordict.nn import InteractionType, TensorDictModule
+from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
-from tdheads.heads.base import Acted
 from tdheads.heads.categorical import CategoricalHead
 from tdheads.heads.choice import check_count
 from tdheads.heads.composite import CompositeHead
@@ -27,8 +25,9 @@ class SequenceHead(CompositeHead):
 
     A composite of the leaves ``K_0``, ``K_1``, ...: each is relevant only while nothing stopped
     before it, and its parameters depend on all items before it. Choice 0 is "stop", the items are 1
-    to ``n``. Besides what a composite writes, it writes the whole sequence under ``K``
-    ``[*B, length]``, padded with 0; padding counts nothing in log-prob, entropy, KL and gradient.
+    to ``n``. A loss reads the leaves and their log-probs. Besides them it writes the whole sequence
+    under ``K`` ``[*B, length]``, padded with 0; padding counts nothing in log-prob, entropy, KL and
+    gradient.
 
     Args:
         action_key: the key ``K`` of the sequence.
@@ -92,18 +91,7 @@ class SequenceHead(CompositeHead):
             )
             leaves.append(leaf)
         super().__init__(*leaves, in_key=in_key, num_features=num_features, **head)
-        self.sequence_key = as_key(action_key)
-
-    @property
-    def out_keys(self) -> list[NestedKey]:
-        """Every key that ``forward`` writes."""
-        return [*super().out_keys, self.sequence_key]
-
-    def act(self, td: TensorDictBase, how: InteractionType | None) -> Acted:
-        """Draw the items in order, or take the stored ones."""
-        acted = super().act(td, how)
-        sequence = torch.stack(list(acted.actions.values()), -1)
-        return acted._replace(params={**acted.params, self.sequence_key: sequence})
+        self.sequences = {as_key(action_key): names}
 
 
 class NextItem(nn.Module):

@@ -10,9 +10,14 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import CompositeDistribution, set_composite_lp_aggregate
 from torch import Tensor
 from torch.distributions import Distribution, Independent
+from torchrl.modules import MaskedOneHotCategorical, OneHotCategorical, OneHotOrdinal
+from torchrl.modules.distributions.utils import sample_and_log_prob
 
 from tdheads.distributions import ActionDistribution, IndependentLeaf
 from tdheads.keys import ENTROPY, LOG_PROB, NestedKey, as_key, suffixed
+from tdheads.reduce import sum_event
+
+ONE_HOT = (OneHotCategorical, MaskedOneHotCategorical, OneHotOrdinal)
 
 
 def as_action_distribution(
@@ -57,7 +62,11 @@ class ForeignLeaf(IndependentLeaf):
 def _close(dist: Distribution, row_ndim: int) -> Distribution:
     if getattr(dist, "closed", False):
         return dist
-    return ForeignLeaf(dist, max(len(dist.batch_shape) - row_ndim, 0))
+    leaf = ForeignLeaf(dist, max(len(dist.batch_shape) - row_ndim, 0))
+    if isinstance(dist, ONE_HOT) and not dist.event_shape:
+        # TorchRL's one-hot distributions draw [*B, n] and say that an event is a scalar
+        leaf._event_shape = torch.Size([*leaf.event_shape, dist.logits.shape[-1]])
+    return leaf
 
 
 def leaf_entropies(dist: ActionDistribution, samples: int) -> TensorDictBase:
@@ -86,6 +95,11 @@ def _has_entropy(dist: Distribution) -> bool:
 
 def _sampled_entropy(dist: Distribution, samples: int) -> Tensor:
     shape = torch.Size([samples])
+    if isinstance(dist, ForeignLeaf):
+        # a squashed draw is scored from its latent, which cannot be had back from the action
+        base, ndim = dist.base_dist, dist.reinterpreted_batch_ndims
+        _, log_prob = sample_and_log_prob(base, shape, reparameterize=base.has_rsample)
+        return -sum_event(log_prob, ndim).mean(0)
     draws = dist.rsample(shape) if dist.has_rsample else dist.sample(shape)
     return -dist.log_prob(draws).mean(0)
 
