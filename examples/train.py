@@ -508,7 +508,7 @@ def read_checkpoint(
         parser.error(f"--resume {folder}: there is no checkpoint.pt in it")
     try:
         checkpoint = torch.load(path, weights_only=True, map_location="cpu")
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except (OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.PickleError) as error:
         parser.error(f"--resume {folder}: checkpoint.pt cannot be read ({error})".splitlines()[0])
     for name in given:
         if name not in RESUMABLE and given[name] != checkpoint["settings"][name]:
