@@ -364,6 +364,27 @@ def _twice() -> CompositeHead:
     return CompositeHead(CategoricalHead("a", 2), NormalHead("a"))
 
 
+@all_heads
+def test_the_distribution_at_collection_is_rebuilt_from_what_is_stored(case: HeadCase) -> None:
+    actor = case.actor()
+    td = act(actor, case.inputs([B]))
+    frozen = copy.deepcopy(actor)
+    for param in actor.parameters():
+        param.data += 0.3 * torch.randn_like(param)
+    stored = actor[-1].stored_dist(td.clone())
+    expected, moved = frozen.get_dist(td.clone()), actor.get_dist(td.clone())
+    kl = torch.distributions.kl_divergence
+    for action, key in zip(actor.dist_sample_keys, actor.log_prob_keys, strict=True):
+        composite = isinstance(stored, ActionDistribution)
+        leaf, old = (stored[action], expected[action]) if composite else (stored, expected)
+        torch.testing.assert_close(leaf.log_prob(td[action]), td[key])
+        torch.testing.assert_close(leaf.entropy(), old.entropy())
+        assert not leaf.log_prob(td[action]).requires_grad
+    if case.name not in ("tree", "sequence"):  # stored at the drawn actions, not for all of them
+        torch.testing.assert_close(kl(stored, moved), kl(expected, moved))
+    assert (kl(stored, moved) > 0).any()
+
+
 # ---- nothing to choose
 
 

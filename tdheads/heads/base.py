@@ -122,6 +122,13 @@ class Head(ProbabilisticTensorDictModule):
     def get_dist(self, tensordict: TensorDictBase) -> Distribution:
         """Build the distribution of the action from the parameters and masks in the tensordict."""
 
+    @abc.abstractmethod
+    def stored_dist(self, tensordict: TensorDictBase) -> Distribution:
+        """Build the distribution at collection from the stored parameters and masks alone.
+
+        No parameter of the head or the network enters: it does not change when they are updated.
+        """
+
     def build_dist_from_params(self, tensordict: TensorDictBase) -> Distribution:
         """Build the same distribution: a head runs no network."""
         return self.get_dist(tensordict)

@@ -16,7 +16,7 @@ from tensordict.nn import (
 )
 from torch import Tensor, nn
 
-from tdheads.checks import show
+from tdheads.checks import require, show
 from tdheads.distributions import ActionDistribution, DependentDistribution
 from tdheads.distributions.draw import draw
 from tdheads.heads.base import Acted, Head
@@ -145,7 +145,8 @@ class CompositeHead(Head):
         """Every key that ``forward`` writes."""
         after = [leaf for leaf in self.leaves if leaf.action_key in self._after]
         params = [key for leaf in after for key in leaf.param_keys.values()]
-        return [*super().out_keys, *params, *self.sequences]
+        own = [key for leaf in self.leaves for key in leaf.own_keys.values()]
+        return [*super().out_keys, *params, *own, *self.sequences]
 
     def projection(
         self, num_features: int, in_key: NestedKey = "hidden", gain: float = 0.01
@@ -172,17 +173,27 @@ class CompositeHead(Head):
         if not self.dependent:
             dists = {leaf.action_key: leaf.get_dist(tensordict) for leaf in self.leaves}
             return ActionDistribution(dists, tensordict.batch_size)
-        stored = {key: tensordict.get(key, None) for key in self._out_keys}
+        actions = {key: tensordict.get(key, None) for key in self._out_keys}
         parents = {key for leaf in self.leaves for key in leaf.dependence.parents}
-        forced = all(stored[key] is not None for key in parents)
-        prefix = {key: action for key, action in stored.items() if action is not None}
+        forced = all(actions[key] is not None for key in parents)
+        prefix = {key: action for key, action in actions.items() if action is not None}
         return self._dependent(tensordict, prefix if forced else None)
+
+    def stored_dist(self, tensordict: TensorDictBase) -> ActionDistribution:
+        """Build the joint distribution at collection from the stored parameters alone."""
+        if not self.dependent:
+            dists = {leaf.action_key: leaf.stored_dist(tensordict) for leaf in self.leaves}
+            return ActionDistribution(dists, tensordict.batch_size)
+        todo = "the distribution at collection is that at the actions that were taken"
+        prefix = {key: require(tensordict, key, todo) for key in self._out_keys}
+        return self._dependent(tensordict, prefix, stored=True)
 
     def _dependent(
         self,
         td: TensorDictBase,
         prefix: dict[NestedKey, Tensor] | None,
         written: dict[NestedKey, Tensor] | None = None,
+        stored: bool = False,
     ) -> DependentDistribution:
         by_key = {leaf.action_key: leaf for leaf in self.leaves}
         modules = dict(zip(self._after, self.parameter_modules, strict=True))
@@ -190,19 +201,25 @@ class CompositeHead(Head):
         leaves = {}
         for key, leaf in by_key.items():
             parents = {parent: by_key[parent] for parent in leaf.dependence.parents}
-            module: Any = modules.get(key)
-            lenient = self._lenient[key]
-            leaves[key] = HeadConditional(leaf, lenient, parents, td, rows, module, written)
+            module: Any = None if stored else modules.get(key)
+            leaves[key] = HeadConditional(
+                leaf, self._lenient[key], parents, td, rows, module, written, stored
+            )
         return DependentDistribution(leaves, rows, td.batch_size, prefix)
 
     def act(self, td: TensorDictBase, how: InteractionType | None) -> Acted:
         """Draw the leaves in order, or take the stored actions; write sequences as a whole too."""
         acted = self._act(td, how)
+        own: dict[NestedKey, Tensor] = {}
+        for leaf in self.leaves:
+            if leaf.own_keys:
+                source: Any = acted.params if leaf.action_key in self._after else td
+                own |= leaf.own_params({n: source.get(k) for n, k in leaf.param_keys.items()})
         whole = {
             key: torch.stack([acted.actions[step] for step in steps], -1)
             for key, steps in self.sequences.items()
         }
-        return acted._replace(params={**acted.params, **whole})
+        return acted._replace(params={**acted.params, **own, **whole})
 
     def _act(self, td: TensorDictBase, how: InteractionType | None) -> Acted:
         if how is None:

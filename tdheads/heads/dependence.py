@@ -67,6 +67,7 @@ class HeadConditional:
         rows: batch shape ``[*B]`` of the leaf.
         module: parameter module of an autoregressive leaf.
         written: where the parameters of an autoregressive leaf are put when it acts.
+        stored: take every parameter from the tensordict, as it was at collection.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class HeadConditional:
         rows: torch.Size,
         module: TensorDictModuleBase | None = None,
         written: dict[NestedKey, Tensor] | None = None,
+        stored: bool = False,
     ) -> None:
         self.head, self.lenient, self.parents = head, lenient, parents
         self.td, self.rows, self.module, self.written = td, rows, module, written
@@ -85,7 +87,9 @@ class HeadConditional:
         self.when = dependence.when
         mask = () if dependence.mask_given is None else (dependence.mask_given,)
         self.reads = tuple(dict.fromkeys((*mask, *dependence.after)))
-        self.exact = not dependence.after or dependence.enumerate_parents
+        self.stored = stored
+        # what is stored of an autoregressive leaf holds at the stored actions only
+        self.exact = not dependence.after or (dependence.enumerate_parents and not stored)
 
     def build(
         self, actions: Actions, relevant: Tensor | None = None, lenient: bool = False
@@ -108,7 +112,11 @@ class HeadConditional:
     def _params(self, actions: Actions, rows: torch.Size) -> dict[str, Tensor]:
         td = self.td if self.module is None else self._run(self.module, actions, rows)
         params = {name: self.head.read_param(td, name) for name in self.head.param_keys}
-        shapes = self.head.param_shapes
+        shapes = dict(self.head.param_shapes)
+        if self.stored:
+            own = self.head.read_own(td)
+            shapes.update({name: value.shape[len(self.rows) :] for name, value in own.items()})
+            params |= own
         return {name: value.expand(rows + shapes[name]) for name, value in params.items()}
 
     def _run(

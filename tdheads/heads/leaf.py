@@ -135,7 +135,35 @@ class LeafHead(Head):
         """Draw the action, or take the stored one."""
         dist = self.get_dist(td)
         action = self._stored(td) if how is None else self.write(draw(dist, how))
-        return Acted({self.action_key: dist}, {self.action_key: action})
+        own = self.own_params({name: td.get(key) for name, key in self.param_keys.items()})
+        return Acted({self.action_key: dist}, {self.action_key: action}, own)
+
+    # ---- parameters of the head's own, and the distribution at collection
+
+    @property
+    def own_keys(self) -> dict[str, NestedKey]:
+        """Name -> key of parameters that the head holds itself, and writes when it acts."""
+        return {}
+
+    def own_params(self, params: Mapping[str, Tensor]) -> dict[NestedKey, Tensor]:
+        """Return the parameters of ``own_keys`` as they are written, given the others."""
+        return {}
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """Every key that ``forward`` writes."""
+        return [*super().out_keys, *self.own_keys.values()]
+
+    def stored_dist(self, tensordict: TensorDictBase) -> Distribution:
+        """Build the distribution at collection from the stored parameters alone."""
+        params = {name: self.read_param(tensordict, name) for name in self.param_keys}
+        mask = None if self.mask_key is None else self.read_mask(tensordict)
+        return self.distribution(mask=mask, **params, **self.read_own(tensordict))
+
+    def read_own(self, td: TensorDictBase) -> dict[str, Tensor]:
+        """Read the stored parameters of ``own_keys``."""
+        todo = "keep what the actor wrote at collection"
+        return {name: require(td, key, todo) for name, key in self.own_keys.items()}
 
     # ---- as a parent of other leaves
 

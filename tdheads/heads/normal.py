@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from tdheads.distributions.box_normal import BoxNormal, Sides
 from tdheads.distributions.gaussian import Gaussian
 from tdheads.distributions.masked_categorical import upcast
 from tdheads.heads.leaf import LeafHead
-from tdheads.keys import NestedKey
+from tdheads.keys import SCALE, NestedKey, suffixed
 
 
 class LocScaleHead(LeafHead):
@@ -73,6 +73,18 @@ class LocScaleHead(LeafHead):
         """Shape of one action."""
         return self.shape
 
+    @property
+    def own_keys(self) -> dict[str, NestedKey]:
+        """A free scale is written under ``K_scale``."""
+        return {} if self.raw_scale is None else {"scale": suffixed(self.action_key, SCALE)}
+
+    def own_params(self, params: Mapping[str, Tensor]) -> dict[NestedKey, Tensor]:
+        """Return the raw free scale of every row."""
+        if self.raw_scale is None:
+            return {}
+        # a copy: a view of the parameter would follow its updates
+        return {self.own_keys["scale"]: self.raw_scale.expand_as(params["loc"]).clone()}
+
     def _loc_scale(self, loc: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
         raw = self.raw_scale if scale is None else scale
         assert raw is not None
@@ -80,7 +92,7 @@ class LocScaleHead(LeafHead):
             todo = "look at the network that wrote it"
             for name, value in {"loc": loc, "scale": scale}.items():
                 if value is not None:
-                    check_finite(value, self.param_keys[name], todo)
+                    check_finite(value, {**self.param_keys, **self.own_keys}[name], todo)
         mapped = self.scale_mapping(upcast(raw)).clamp_min(self.scale_lb)
         return upcast(loc), mapped.expand_as(loc)
 
