@@ -129,7 +129,9 @@ class BoxNormal(Movable, Distribution):
         check_value_shape(value, self.batch_shape, self._names)
         dtype = self.free.loc.dtype
         written = value.to(dtype)
-        distance = (written.double() - self.sides.bound) * self.sides.sign
+        # a bound is rounded as the written action was
+        bound = self.sides.bound.to(value.dtype).double()
+        distance = (value.double() - bound) * self.sides.sign
         if self.validates:
             self._check(value, distance)
         middle = self.squashed.bounds.middle.to(dtype)

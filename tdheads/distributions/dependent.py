@@ -73,6 +73,12 @@ class DependentDistribution(ActionDistribution):
         self.dists, self.log_prob_key, self.entropy_key = {}, None, None
         Distribution.__init__(self, torch.Size(batch_size), validate_args=False)
 
+    def expand(self, batch_shape: Any, _instance: Any = None) -> ActionDistribution:
+        """Return a view, given the stored actions, with a larger batch shape."""
+        if self.prefix is None:
+            raise ValueError("expand: the leaves depend on actions that are not there; draw first")
+        return ActionDistribution(self.dists, self.batch_shape).expand(batch_shape)
+
     def __iter__(self) -> Iterator[NestedKey]:
         yield from self.leaves
 
@@ -187,8 +193,8 @@ class DependentDistribution(ActionDistribution):
             return measure(*(dist.dists[key] for dist in everyone))
         if not ancestors:
             return measure(*(dist.leaves[key].build({}) for dist in everyone))
-        actions = self._grid(ancestors)
-        weight, relevance = self._weigh(ancestors, actions)
+        actions, extra = self._grid(ancestors)
+        weight, relevance = self._weigh(ancestors, actions, extra)
         relevant = _relevance(self.leaves, key, actions, relevance)
         weight = weight if relevant is None else torch.where(relevant, weight, 0)
         given = actions if leaf.reads else {}
@@ -204,10 +210,21 @@ class DependentDistribution(ActionDistribution):
                 found |= {*self.leaves[name].when, *self.leaves[name].reads}
         return [name for name in self.leaves if name in found]
 
-    def _grid(self, keys: list[NestedKey]) -> dict[NestedKey, Tensor]:
-        """Return every combination of the leaves' actions, ``[combinations, *B, *event]`` each."""
+    def _grid(self, keys: list[NestedKey]) -> tuple[dict[NestedKey, Tensor], dict[Any, Tensor]]:
+        """Return every combination of the leaves' actions, ``[combinations, *B, *event]`` each.
+
+        And where an action is the 0 of an irrelevant leaf that is none of its choices.
+        """
         rows = self.row_shape
-        supports = [self.leaves[key].support() for key in keys]
+        supports, extra = [], {}
+        for key in keys:
+            support = self.leaves[key].support()
+            if support is not None and self.leaves[key].when:
+                is_zero = (support == 0).reshape(len(support), -1).all(-1)
+                if not is_zero.any():
+                    extra[key] = len(support)
+                    support = torch.cat([support, torch.zeros_like(support[:1])])
+            supports.append(support)
         sizes = [len(s) for s in supports if s is not None]
         indices = torch.cartesian_prod(*(torch.arange(n) for n in sizes)).view(-1, len(sizes))
         grid = {}
@@ -216,10 +233,12 @@ class DependentDistribution(ActionDistribution):
             values = support[index.to(support.device)]
             event = values.shape[1:]
             grid[key] = values.view((-1, *[1] * len(rows), *event)).expand(-1, *rows, *event)
-        return grid
+        places = dict(zip(keys, indices.unbind(-1), strict=True))
+        added = {key: places[key] == place for key, place in extra.items()}
+        return grid, added
 
     def _weigh(
-        self, keys: list[NestedKey], actions: Actions
+        self, keys: list[NestedKey], actions: Actions, extra: Mapping[Any, Tensor]
     ) -> tuple[Tensor, dict[NestedKey, Tensor | None]]:
         """Return the probability of every combination, and where each leaf is relevant in it."""
         log_probs = []
@@ -227,13 +246,23 @@ class DependentDistribution(ActionDistribution):
         for key in keys:
             leaf = self.leaves[key]
             relevance[key] = rows = _relevance(self.leaves, key, actions, relevance)
-            log_prob = leaf.build(actions, lenient=True).log_prob(actions[key])
+            action, added = actions[key], extra.get(key)
+            if added is not None:  # not a choice: only an irrelevant leaf is written so
+                added = added.to(action.device)
+                action = torch.where(_with_dims(added, action.ndim), action[:1], action)
+            log_prob = leaf.build(actions, lenient=True).log_prob(action)
+            if added is not None:
+                log_prob = log_prob.masked_fill(_with_dims(added, log_prob.ndim), -torch.inf)
             if rows is not None:  # an irrelevant leaf is 0 for certain
                 zero = sum_event((actions[key] != 0).long(), actions[key].ndim - rows.ndim) == 0
                 certain = torch.zeros_like(log_prob).masked_fill(~zero, -torch.inf)
                 log_prob = torch.where(rows, log_prob, certain)
             log_probs.append(log_prob)
         return add(log_probs).exp(), relevance
+
+
+def _with_dims(first: Tensor, ndim: int) -> Tensor:
+    return first.view(-1, *[1] * (ndim - 1))
 
 
 def _relevance(

@@ -6,6 +6,7 @@ import copy
 from typing import Any, TypeVar
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -27,7 +28,7 @@ class Movable:
 
 
 def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
+    if isinstance(value, (Tensor, TensorDictBase)):
         return value.to(device)
     if isinstance(value, nn.Module):
         return copy.deepcopy(value).to(device)

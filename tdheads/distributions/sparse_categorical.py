@@ -108,6 +108,11 @@ class SparseCategorical(Movable, Distribution):
         return self._places.logits
 
     @property
+    def probs(self) -> Tensor:
+        """Probabilities of the listed choices, ``[*B, M]``, 0 for padding."""
+        return self._places.probs
+
+    @property
     def support(self) -> constraints.Constraint:
         """The integers 0 to n - 1."""
         return constraints.integer_interval(0, self.n - 1)

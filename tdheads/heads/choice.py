@@ -60,8 +60,8 @@ class ChoiceHead(LeafHead):
         """Shift the choices to where they start."""
         return dist if self.start is None else ShiftedLeaf(dist, self.start.first)
 
-    def choice(self, action: Tensor) -> Tensor:
-        """Return the choice that an action is."""
+    def raw_choice(self, action: Tensor) -> Tensor:
+        """Return the choice that an action is, if it is one."""
         index = action.long()
         return index if self.start is None else index - self.start.first
 

@@ -22,7 +22,7 @@ from tdheads.distributions.draw import draw
 from tdheads.heads.base import Acted, Head
 from tdheads.heads.dependence import HeadConditional, parameter_module
 from tdheads.heads.leaf import LeafHead
-from tdheads.heads.leaf_checks import check_modes, check_parents
+from tdheads.heads.leaf_checks import check_modes, check_parents, check_stored
 from tdheads.heads.projection import make_projection
 from tdheads.keys import NestedKey, as_key
 
@@ -76,6 +76,9 @@ class CompositeHead(Head):
         [0.0, 0.0, 0.0, 0.0]
     """
 
+    _after: list[NestedKey]
+    parameter_modules: nn.ModuleList
+
     def __init__(
         self,
         *heads: Head,
@@ -101,13 +104,7 @@ class CompositeHead(Head):
             check_parents(leaf, leaves)
             check_modes(leaf)
         in_key = as_key(in_key)
-        modules = {}
-        for key, leaf in leaves.items():
-            if leaf.dependence.after:
-                parents = [leaves[parent] for parent in leaf.dependence.after]
-                modules[key] = leaf.parameters_module or parameter_module(
-                    leaf, parents, in_key, num_features
-                )
+        modules = _parameter_modules(heads, leaves, in_key, num_features)
         super().__init__(_in_keys(leaves, modules), keys, **head)
         self.heads = nn.ModuleList(leaves.values())
         self.parameter_modules = nn.ModuleList(modules.values())
@@ -176,6 +173,11 @@ class CompositeHead(Head):
         actions = {key: tensordict.get(key, None) for key in self._out_keys}
         parents = {key for leaf in self.leaves for key in leaf.dependence.parents}
         forced = all(actions[key] is not None for key in parents)
+        if forced:
+            rows = _rows(self.leaves[0], tensordict)
+            for leaf in self.leaves:
+                if leaf.action_key in parents:
+                    check_stored(leaf, tensordict.get(leaf.action_key), rows)
         prefix = {key: action for key, action in actions.items() if action is not None}
         return self._dependent(tensordict, prefix if forced else None)
 
@@ -195,6 +197,7 @@ class CompositeHead(Head):
         written: dict[NestedKey, Tensor] | None = None,
         stored: bool = False,
     ) -> DependentDistribution:
+        td = td.copy()  # a distribution is a value: others may write into the caller's tensordict
         by_key = {leaf.action_key: leaf for leaf in self.leaves}
         modules = dict(zip(self._after, self.parameter_modules, strict=True))
         rows = _rows(self.leaves[0], td)
@@ -235,6 +238,24 @@ class CompositeHead(Head):
 
     def _stored(self, td: TensorDictBase) -> TensorDictBase:
         return td
+
+
+def _parameter_modules(
+    heads: tuple[Head, ...], leaves: dict[NestedKey, LeafHead], in_key: NestedKey, features: int
+) -> dict[NestedKey, Any]:
+    """Return what computes the parameters of each autoregressive leaf."""
+    modules: dict[NestedKey, Any] = {}
+    for part in heads:
+        if isinstance(part, CompositeHead):  # it has built its own already: one leaf, one module
+            check_modes(part)
+            modules |= zip(part._after, part.parameter_modules, strict=True)
+    return {
+        key: modules.get(key)
+        or leaf.parameters_module
+        or parameter_module(leaf, [leaves[p] for p in leaf.dependence.after], in_key, features)
+        for key, leaf in leaves.items()
+        if leaf.dependence.after
+    }
 
 
 def _in_keys(

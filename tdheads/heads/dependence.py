@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from tdheads.checks import require, shape_error
+from tdheads.distributions.movable import Movable
 from tdheads.heads.leaf import LeafHead
 from tdheads.heads.projection import SplitParams
 from tdheads.keys import NestedKey
@@ -54,7 +56,7 @@ def parameter_module(
     return TensorDictModule(module, in_keys=keys, out_keys=list(leaf.param_keys.values()))
 
 
-class HeadConditional:
+class HeadConditional(Movable):
     """A leaf head and a tensordict as the conditional distribution of the leaf given its parents.
 
     See :class:`~tdheads.distributions.dependent.Conditional` for what it has to offer.
@@ -106,7 +108,8 @@ class HeadConditional:
         if mask is not None and relevant is not None:
             # what an irrelevant row allows is nobody's business, an empty mask included
             gate = relevant.reshape((*relevant.shape, *[1] * (mask.ndim - len(rows))))
-            mask = mask.bool() | ~gate
+            fill = torch.as_tensor(head.mask_fill, device=mask.device).to(mask.dtype)
+            mask = torch.where(gate, mask, fill)
         return head.distribution(mask=mask, **params)
 
     def _params(self, actions: Actions, rows: torch.Size) -> dict[str, Tensor]:
@@ -142,7 +145,9 @@ class HeadConditional:
         parent = None if given is None else self.parents[given]
         before = self.rows if parent is None else (*self.rows, parent.num_choices)
         shapes = [torch.Size((*before, *shape)) for shape in self.head.mask_shapes]
-        if mask.shape not in shapes:
+        # compared dim by dim: sizes may be symbolic under torch.compile
+        fits = [len(mask.shape) == len(s) and all(map(operator.eq, mask.shape, s)) for s in shapes]
+        if not any(fits):
             todo = "one entry per row and choice; nothing is broadcast"
             if given is not None:
                 todo = f"one mask for each choice of {given!r}"

@@ -44,7 +44,8 @@ class ChoiceEmbedding(nn.Embedding):
     def forward(self, action: Tensor) -> Tensor:
         """Embed."""
         index = action.long()
-        return super().forward(index if self.start is None else index - self.start.first)
+        index = index if self.start is None else index - self.start.first
+        return super().forward(index.clamp(0, self.num_embeddings - 1))
 
 
 class PackedEmbedding(nn.Module):
@@ -64,4 +65,5 @@ class PackedEmbedding(nn.Module):
 
     def forward(self, action: Tensor) -> Tensor:
         """Embed."""
-        return self.table(action.long() + self.row.first).sum(-2)
+        index = (action.long() + self.row.first).clamp(0, self.table.num_embeddings - 1)
+        return self.table(index).sum(-2)

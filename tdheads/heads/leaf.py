@@ -40,6 +40,7 @@ class LeafHead(Head):
 
     parameters_module: TensorDictModuleBase | None
     takes_mask = True
+    takes_mask_given = True
 
     def __init__(
         self,
@@ -177,9 +178,17 @@ class LeafHead(Head):
         """Number of choices, if the action is one choice; ``when`` and ``mask_given`` need it."""
         return None
 
-    def choice(self, action: Tensor) -> Tensor:
-        """Return the choice ``[*B]`` int64 that an action is."""
+    def raw_choice(self, action: Tensor) -> Tensor:
+        """Return the choice ``[*B]`` int64 that an action is, if it is one."""
         return action.long()
+
+    def choice(self, action: Tensor) -> Tensor:
+        """Return the choice ``[*B]`` int64 that an action is; what is none becomes the nearest.
+
+        An irrelevant leaf is written as 0, which need not be one of its choices.
+        """
+        index = self.raw_choice(action)
+        return index if self.num_choices is None else index.clamp(0, self.num_choices - 1)
 
     def all_actions(self) -> Tensor | None:
         """Return every action as it is written, ``[n, *event]``; ``None`` if not finitely many."""

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+import torch
 from tensordict.nn import InteractionType
+from torch import Tensor
 
-from tdheads.checks import show
+from tdheads.checks import eager, rows_where, shape_error, show
+from tdheads.heads.base import Head
 from tdheads.heads.leaf import LeafHead
 from tdheads.keys import NestedKey
+from tdheads.reduce import sum_event
 
 
-def check_modes(leaf: LeafHead) -> None:
-    """Refuse a leaf with options that only the composite can follow."""
+def check_modes(part: Head) -> None:
+    """Refuse a part with options that only the composite can follow."""
     default = InteractionType.DETERMINISTIC
-    if not leaf.return_log_prob or leaf.default_interaction_type is not default:
+    same = part.return_log_prob and part.default_interaction_type is default
+    if not same or part.generator is not None:
         raise ValueError(
-            f"{show(leaf.action_key)}: in a composite, return_log_prob and default_interaction_type"
-            " are given to the CompositeHead"
+            f"{part.dist_sample_keys}: in a composite, return_log_prob, generator and"
+            " default_interaction_type are given to the CompositeHead"
+        )
+
+
+def check_stored(leaf: LeafHead, action: Tensor, rows: torch.Size) -> None:
+    """Refuse a stored action that others depend on and that is none."""
+    shape = rows + leaf.event_shape
+    if action.shape != shape:
+        todo = "no dim of an action may be stray or missing"
+        raise shape_error(leaf.action_key, shape, action, todo)
+    if leaf.num_choices is None or not leaf.validate or not eager():
+        return
+    index = leaf.raw_choice(action)
+    bad = (index < 0) | (index >= leaf.num_choices)
+    # 0 is what is written where the leaf is irrelevant, whatever its choices are
+    bad &= ~(sum_event((action != 0).long(), len(leaf.event_shape)) == 0)
+    if bad.any():
+        raise ValueError(
+            f"{show(leaf.action_key)}: the stored action {action[bad][0].tolist()} in"
+            f" {rows_where(bad)} is none of its {leaf.num_choices} choices; store the action that"
+            " was drawn"
         )
 
 
@@ -41,11 +66,21 @@ def check_parents(leaf: LeafHead, leaves: dict[NestedKey, LeafHead]) -> None:
                 f"{show(key)}: when={{{parent!r}: {list(dependence.when[parent])}}}: expected"
                 f" choices from 0 to {n - 1}"
             )
-    if dependence.mask_given and leaf.mask_key is None:
-        raise ValueError(f"{show(key)}: mask_given needs a mask: give mask=True or its key")
+    if dependence.enumerate_parents and not dependence.after:
+        raise ValueError(f"{show(key)}: enumerate_parents is for leaves with after=")
+    if dependence.mask_given:
+        _check_mask_given(leaf)
     if dependence.enumerate_parents:
         endless = [parent for parent in dependence.after if leaves[parent].all_actions() is None]
         if endless:
             raise ValueError(
                 f"{show(key)}: enumerate_parents: {endless} take infinitely many values"
             )
+
+
+def _check_mask_given(leaf: LeafHead) -> None:
+    key = show(leaf.action_key)
+    if not leaf.takes_mask_given:
+        raise ValueError(f"{key}: a {type(leaf).__name__} takes no mask_given")
+    if leaf.mask_key is None:
+        raise ValueError(f"{key}: mask_given needs a mask: give mask=True or its key")

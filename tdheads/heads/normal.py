@@ -228,7 +228,18 @@ class BoxNormalHead(LocScaleHead):
         **options: Any,
     ) -> None:
         super().__init__(action_key, shape, **options)
-        self.sides = Sides(low.expand(self.shape), high.expand(self.shape))
+        low, high = torch.broadcast_tensors(low, high)
+        shape = torch.broadcast_shapes(low.shape, self.shape)
+        self.sides = Sides(low.expand(shape), high.expand(shape))
+
+    def write(self, action: Tensor) -> Tensor:
+        """Return the action in the dtype in which it is written: finite, and inside the bounds."""
+        written = super().write(action)
+        most = torch.finfo(written.dtype).max
+        bound = self.sides.bound.to(written.dtype)
+        above, below = written.clamp_min(bound), written.clamp_max(bound)
+        half = torch.where(self.sides.sign > 0, above, below)
+        return torch.where(self.sides.one, half, written).clamp(-most, most)
 
     def distribution(
         self, *, mask: Tensor | None = None, loc: Tensor, scale: Tensor | None = None

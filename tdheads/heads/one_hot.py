@@ -77,7 +77,7 @@ class OneHotCategoricalHead(ChoiceHead):
         """The number of choices ``n``."""
         return self.n
 
-    def choice(self, action: Tensor) -> Tensor:
+    def raw_choice(self, action: Tensor) -> Tensor:
         """Return the position of the 1."""
         return action.detach().to(torch.int8).argmax(-1)
 

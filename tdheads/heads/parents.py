@@ -34,6 +34,8 @@ class Dependence(NamedTuple):
         """Check and normalise the keywords of the leaf ``key``."""
         if isinstance(after, str):
             raise TypeError(f"{show(key)}: after is a tuple of leaves, got {after!r}")
+        if when is not None and not isinstance(when, Mapping):
+            raise TypeError(f"{show(key)}: when maps parents to choices, got {when!r}")
         choices = {}
         for parent, values in (when or {}).items():
             values = (values,) if isinstance(values, int) else tuple(values)

@@ -66,10 +66,17 @@ class SparseCategoricalHead(ChoiceHead):
         super().__init__(action_key, width, mask=legal, **choice)
         self.n, self.max_legal = count, width
 
+    takes_mask_given = False
+
     @property
     def mask_fill(self) -> Tensor:
         """A list that is legal in every row."""
-        return torch.arange(self.max_legal).clamp_max(self.n - 1)
+        index = torch.arange(self.max_legal)
+        return index.masked_fill(index >= self.n, -1)
+
+    def all_actions(self) -> Tensor:
+        """Return 0 to n - 1."""
+        return torch.arange(self.n).to(self.dtype)
 
     @property
     def num_choices(self) -> int:

@@ -46,7 +46,8 @@ def policy_rows(loss: PolicyLossModule, td: TensorDictBase, valid: Valid | None)
     near, log_weight = old, None
     if loss.delay_actor:
         with torch.no_grad():
-            near = _score(loss, td, loss.target_actor_network_params, valid)[1]
+            # on a copy: the target's parameters must not stand where the policy's are read
+            near = _score(loss, td.copy(), loss.target_actor_network_params, valid)[1]
         log_weight = sum_leaves(near) - sum_leaves(old)
     leaves = None
     if len(loss.log_prob_keys) == len(loss.action_keys) or loss.delay_actor:

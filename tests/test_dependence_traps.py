@@ -1,0 +1,295 @@
+"""What goes wrong where leaves depend on each other: encodings, shared storage, stored parents."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torch.distributions import kl_divergence
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from tdheads import (
+    BoxNormalHead,
+    CategoricalHead,
+    ClipPPOLoss,
+    CompositeHead,
+    NormalHead,
+    OneHotCategoricalHead,
+    SequenceHead,
+    SparseCategoricalHead,
+    make_actor,
+)
+from tdheads.distributions.box_normal import Sides
+from tests.cases import FEATURES, HEADS, critic
+
+INF = math.inf
+
+
+def acting(head: CompositeHead) -> Any:
+    body = TensorDictModule(nn.Linear(FEATURES, 6), ["observation"], ["hidden"])
+    actor = make_actor(body, head, num_features=6)
+    for param in actor.parameters():
+        nn.init.normal_(param)
+    return actor
+
+
+def pair() -> CompositeHead:
+    return CompositeHead(
+        CategoricalHead("a", 3),
+        CategoricalHead("b", 4, after=("a",), enumerate_parents=True),
+        num_features=6,
+    )
+
+
+# ---- a distribution is a value
+
+
+def test_two_actors_on_one_tensordict_keep_their_own_parameters() -> None:
+    first, second = acting(pair()), acting(pair())
+    td = TensorDict({"observation": torch.randn(5, FEATURES)}, [5])
+    apart = kl_divergence(first.get_dist(td.clone()), second.get_dist(td.clone()))
+    shared = kl_divergence(first.get_dist(td), second.get_dist(td))
+    torch.testing.assert_close(shared, apart)
+    assert (shared > 1e-3).all()
+
+
+@pytest.mark.filterwarnings("ignore:No target network updater")
+def test_the_entropy_has_its_gradient_beside_a_delayed_actor() -> None:
+    actor = acting(pair())
+    td = TensorDict({"observation": torch.randn(5, FEATURES)}, [5])
+    with set_exploration_type(ExplorationType.RANDOM):
+        td = actor(td).detach()
+    td["advantage"] = td["value_target"] = torch.randn(5, 1)
+    grads = []
+    for delay in (False, True):
+        loss = ClipPPOLoss(actor, critic(), delay_actor=delay)
+        loss.zero_grad()
+        loss(td.clone())["loss_entropy"].backward()
+        grads.append([p.grad.clone() for p in loss.actor_network_params.values(True, True)])
+    torch.testing.assert_close(*grads)
+    assert any((grad != 0).any() for grad in grads[0])
+
+
+def test_it_can_be_expanded_and_moved() -> None:
+    actor = acting(pair())
+    td = actor(TensorDict({"observation": torch.randn(5, FEATURES)}, [5]))
+    dist = actor.get_dist(td)
+    wide = dist.expand((2, 5))
+    torch.testing.assert_close(
+        wide.log_prob(td.expand(2, 5))["b_log_prob"], td["b_log_prob"].expand(2, 5)
+    )
+    assert dist.to("cpu").log_prob(td)["b_log_prob"].shape == torch.Size([5])
+    with pytest.raises(ValueError, match="depend on actions that are not there; draw first"):
+        actor.get_dist(td.exclude("a", "b")).expand((2, 5))
+
+
+# ---- an irrelevant parent is written as 0, whatever its choices look like
+
+PARENTS: dict[str, Callable[..., Any]] = {
+    "from 0": lambda **kw: CategoricalHead("p", 3, **kw),
+    "from 1": lambda **kw: CategoricalHead("p", 3, start=1, **kw),
+    "one hot": lambda **kw: OneHotCategoricalHead("p", 3, **kw),
+}
+
+
+@pytest.mark.parametrize("name", PARENTS)
+def test_the_entropy_of_a_child_does_not_hang_on_how_its_parent_is_written(name: str) -> None:
+    event = 1 if name == "one hot" else 0
+    child = TensorDictModule(
+        lambda p: torch.zeros(*p.shape[: p.ndim - event], 3), ["p"], ["c_logits"]
+    )
+    head = CompositeHead(
+        CategoricalHead("g", 2),
+        PARENTS[name](when={"g": 1}),
+        CategoricalHead("c", 3, after=("p",), enumerate_parents=True, parameters=child),
+    )
+    td = TensorDict({"g_logits": torch.zeros(4, 2), "p_logits": torch.randn(4, 3)}, [4])
+    entropy = head.get_dist(td).entropy()
+    assert entropy["c_entropy"].tolist() == pytest.approx([math.log(3)] * 4)
+    p = torch.distributions.Categorical(logits=td["p_logits"]).entropy() / 2
+    torch.testing.assert_close(entropy["p_entropy"], p)
+
+
+@pytest.mark.parametrize("name", PARENTS)
+@pytest.mark.parametrize("how", ["mask_given", "after"])
+def test_a_child_of_an_irrelevant_parent_of_any_encoding_runs(name: str, how: str) -> None:
+    options: dict[str, Any] = {"after": ("p",)}
+    if how == "mask_given":
+        options = {"mask_given": "p", "mask": True}
+    head = CompositeHead(
+        CategoricalHead("g", 2),
+        PARENTS[name](when={"g": 1}),
+        CategoricalHead("c", 4, **options),
+        num_features=6,
+    )
+    td = head.projection(6, gain=1.0)(TensorDict({"hidden": torch.randn(200, 6)}, [200]))
+    td["c_mask"] = torch.ones(200, 3, 4, dtype=torch.bool)
+    with set_exploration_type(ExplorationType.RANDOM):
+        drawn = head(td)
+    again = head.get_dist(drawn).log_prob(drawn)
+    assert (drawn["g"] == 0).any()
+    for key in ("p_log_prob", "c_log_prob"):
+        assert again[key].isfinite().all()
+        assert (again[key] == drawn[key]).all()
+
+
+# ---- lists of legal choices
+
+
+def test_a_gated_list_of_legal_choices_acts_legally() -> None:
+    head = CompositeHead(
+        CategoricalHead("g", 2), SparseCategoricalHead("move", 50, max_legal=3, when={"g": 1})
+    )
+    rows = 400
+    legal = torch.tensor([[7, 11, -1]]).repeat(rows, 1)
+    td = TensorDict({"g_logits": torch.zeros(rows, 2), "move_logits": torch.zeros(rows, 3)}, [rows])
+    td["move_legal"] = legal
+    assert "move_legal" in head.in_keys
+    with set_exploration_type(ExplorationType.RANDOM):
+        drawn = head(td)
+    on = drawn["g"] == 1
+    assert set(drawn["move"][on].tolist()) == {7, 11}
+    assert (drawn["move"][~on] == 0).all()
+    torch.testing.assert_close(drawn["move_log_prob"][on].exp(), torch.full((int(on.sum()),), 0.5))
+    expected = torch.full((rows,), math.log(2) / 2)
+    torch.testing.assert_close(head.get_dist(td).entropy()["move_entropy"], expected)
+
+
+def test_a_list_of_legal_choices_can_be_a_parent() -> None:
+    head = CompositeHead(
+        SparseCategoricalHead("move", 5, max_legal=2),
+        CategoricalHead("c", 3, when={"move": [3]}),
+    )
+    td = TensorDict({"move_logits": torch.zeros(2, 2), "c_logits": torch.zeros(2, 3)}, [2])
+    td["move_legal"] = torch.tensor([[1, 3], [0, 4]])
+    entropy = head.get_dist(td).entropy()
+    assert entropy["c_entropy"].tolist() == pytest.approx([math.log(3) / 2, 0])
+
+
+def test_a_list_takes_no_mask_per_parent() -> None:
+    with pytest.raises(ValueError, match="'m': a SparseCategoricalHead takes no mask_given"):
+        CompositeHead(
+            CategoricalHead("g", 2), SparseCategoricalHead("m", 5, max_legal=2, mask_given="g")
+        )
+
+
+# ---- what a user does wrong
+
+
+def test_an_additive_mask_on_a_gated_leaf_is_refused() -> None:
+    head = CompositeHead(CategoricalHead("g", 2), CategoricalHead("c", 3, mask=True, when={"g": 1}))
+    td = TensorDict({"g_logits": torch.zeros(4, 2), "c_logits": torch.zeros(4, 3)}, [4])
+    td["c_mask"] = torch.tensor([0.0, -1e9, 0.0]).expand(4, 3)
+    td["g"], td["c"] = torch.ones(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
+    with pytest.raises(ValueError, match="c_mask"):
+        head.get_dist(td)["c"]
+
+
+@pytest.mark.parametrize("how", ["when", "mask_given", "after"])
+def test_a_stored_parent_that_is_no_choice_is_named(how: str) -> None:
+    options: dict[str, Any] = {
+        "when": {"when": {"kind": 1}},
+        "mask_given": {"mask_given": "kind", "mask": True},
+        "after": {"after": ("kind",)},
+    }[how]
+    head = CompositeHead(CategoricalHead("kind", 2), CategoricalHead("c", 3, **options))
+    td = TensorDict({"kind_logits": torch.zeros(4, 2), "c_logits": torch.zeros(4, 3)}, [4])
+    td["hidden"] = torch.zeros(4, 64)
+    td["c_mask"] = torch.ones(4, 2, 3, dtype=torch.bool)
+    td["c"] = torch.zeros(4, dtype=torch.int64)
+    td["kind"] = torch.tensor([0, 1, 5, 1])
+    message = r"'kind': the stored action 5 in .* none of its 2 choices"
+    with pytest.raises(ValueError, match=message):
+        head.get_dist(td)
+    td["kind"] = torch.zeros(4, 1, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"'kind': expected shape \[4\], got \[4, 1\]"):
+        head.get_dist(td)
+
+
+def test_when_is_a_mapping() -> None:
+    with pytest.raises(TypeError, match=r"'c': when maps parents to choices, got \['a'\]"):
+        CategoricalHead("c", 2, when=["a"])
+
+
+def test_a_mask_that_forbids_to_stop_is_named() -> None:
+    head = SequenceHead("items", 3, 2, repeat=False, mask=True, num_features=6)
+    td = head.projection(6)(TensorDict({"hidden": torch.randn(4, 6)}, [4]))
+    mask = torch.ones(4, 4, dtype=torch.bool)
+    mask[1, 0] = False
+    (key,) = (key for key in head.in_keys if "mask" in str(key))
+    td[key] = mask
+    with pytest.raises(ValueError, match=r"mask'?: stopping \(choice 0\) is forbidden in"):
+        head(td)
+    td[key] = torch.ones(4, 4, dtype=torch.bool)
+    assert head(td)["items"].shape == torch.Size([4, 2])
+
+
+# ---- composites in composites
+
+
+def test_a_nested_composite_keeps_its_parameter_modules() -> None:
+    inner = pair()
+    outer = CompositeHead(inner, NormalHead("x"), num_features=6)
+    assert outer.parameter_modules[0] is inner.parameter_modules[0]
+    # and a width that only the inner one was told of still fits
+    other = CompositeHead(pair(), NormalHead("x"))
+    td = TensorDict({"hidden": torch.randn(4, 6), "a_logits": torch.zeros(4, 3)}, [4])
+    td["x_loc"] = td["x_scale"] = torch.zeros(4, 1)
+    assert other(td)["b"].shape == torch.Size([4])
+    with pytest.raises(ValueError, match="are given to the CompositeHead"):
+        CompositeHead(
+            CompositeHead(CategoricalHead("a", 2), generator=torch.Generator()), NormalHead("x")
+        )
+
+
+# ---- low precision
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_bounded_actions_stay_inside_and_score_in_low_precision(dtype: torch.dtype) -> None:
+    low, high = torch.tensor([0.1, -INF, -INF]), torch.tensor([INF, 100.3, INF])
+    head = BoxNormalHead("x", low, high, (3,), dtype=dtype)
+    rows = 500
+    td = TensorDict({"x_loc": torch.randn(rows, 3) * 4, "x_scale": torch.ones(rows, 3)}, [rows])
+    td = td.to(dtype)
+    td["x_loc"][0] = torch.tensor([30.0, 30.0, 0.0], dtype=dtype)  # e^30 overflows float16
+    td["x_loc"][1] = torch.tensor([-30.0, -30.0, 0.0], dtype=dtype)  # rounds to the bound
+    with set_exploration_type(ExplorationType.RANDOM):
+        drawn = head(td)
+    assert drawn["x"].isfinite().all()
+    rounded = Sides(low, high).bound.to(drawn["x"].dtype)
+    assert (drawn["x"][:, 0] >= rounded[0]).all()
+    assert (drawn["x"][:, 1] <= rounded[1]).all()
+    assert head.get_dist(drawn).log_prob(drawn["x"]).isfinite().all()
+
+
+# ---- compile
+
+
+@pytest.mark.slow
+def test_a_second_loss_of_the_process_compiles_too() -> None:
+    """Shapes that dynamo made symbolic for the first one must not fail a check in the second."""
+    torch._dynamo.reset()
+    names = ("conditional", "mask given")
+    cases = [case for case in HEADS if case.name in names]
+    assert len(cases) == len(names)
+    for case in cases:
+        for rows in (11, 7):
+            actor = case.actor()
+            with set_exploration_type(ExplorationType.RANDOM), torch.no_grad():
+                td = actor(case.inputs([rows]))
+            td["observation"] = td.get("observation", torch.randn(rows, FEATURES))
+            td["advantage"] = td["value_target"] = torch.randn(rows, 1)
+            loss = ClipPPOLoss(actor, critic())
+            compiled = torch.compile(copy.copy(loss), backend="aot_eager", fullgraph=True)
+            torch.testing.assert_close(
+                compiled(td.copy())["loss_objective"], loss(td.copy())["loss_objective"]
+            )
+    torch._dynamo.reset()
