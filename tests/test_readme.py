@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from tests.test_examples import SMALL, is_missing
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -39,3 +44,27 @@ def test_every_file_and_make_target_in_the_commands_exists() -> None:
             assert words[1] in targets, line
             checked += 1
     assert checked >= 6
+
+
+@pytest.mark.skipif(
+    any(map(is_missing, ("tqdm", "matplotlib", "gymnasium"))),
+    reason='the script needs pip install "tdheads[examples]"',
+)
+def test_the_commands_that_train_run_one_after_the_other(tmp_path: Path) -> None:
+    """As they stand, but for a budget of a few frames; ``.ci/run`` trains ``make demo`` whole."""
+    commands = [shlex.split(line, comments=True) for line in BASH]
+    commands = [words for words in commands if words[1:2] == ["examples/train.py"]]
+    assert len(commands) >= 4
+    for words in commands:
+        small = [] if "--resume" in words else [*SMALL, "--total-frames", "40"]
+        done = subprocess.run(
+            [sys.executable, str(ROOT / words[1]), *words[2:], *small],
+            capture_output=True,
+            text=True,
+            timeout=250,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert done.returncode == 0, done.stderr
+        if "--help" not in words:
+            assert "illegal actions 0.00%" in done.stdout.splitlines()[-1]
