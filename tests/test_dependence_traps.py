@@ -95,6 +95,7 @@ def test_it_can_be_expanded_and_moved() -> None:
 PARENTS: dict[str, Callable[..., Any]] = {
     "from 0": lambda **kw: CategoricalHead("p", 3, **kw),
     "from 1": lambda **kw: CategoricalHead("p", 3, start=1, **kw),
+    "around 0": lambda **kw: CategoricalHead("p", 3, start=-1, **kw),
     "one hot": lambda **kw: OneHotCategoricalHead("p", 3, **kw),
 }
 

@@ -42,5 +42,9 @@ class Conditional(Protocol):
     def write(self, action: Tensor) -> Tensor:
         """Return the action as it is written."""
 
+    @property
+    def has_zero(self) -> bool:
+        """Whether 0, as an irrelevant leaf is written, is among all actions."""
+
     def support(self) -> Tensor | None:
         """Return all actions as they are written, ``[n, *event]``; ``None`` if infinitely many."""

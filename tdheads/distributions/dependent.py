@@ -219,11 +219,9 @@ class DependentDistribution(ActionDistribution):
         supports, extra = [], {}
         for key in keys:
             support = self.leaves[key].support()
-            if support is not None and self.leaves[key].when:
-                is_zero = (support == 0).reshape(len(support), -1).all(-1)
-                if not is_zero.any():
-                    extra[key] = len(support)
-                    support = torch.cat([support, torch.zeros_like(support[:1])])
+            if support is not None and self.leaves[key].when and not self.leaves[key].has_zero:
+                extra[key] = len(support)
+                support = torch.cat([support, torch.zeros_like(support[:1])])
             supports.append(support)
         sizes = [len(s) for s in supports if s is not None]
         indices = torch.cartesian_prod(*(torch.arange(n) for n in sizes)).view(-1, len(sizes))
@@ -251,10 +249,11 @@ class DependentDistribution(ActionDistribution):
                 added = added.to(action.device)
                 action = torch.where(_with_dims(added, action.ndim), action[:1], action)
             log_prob = leaf.build(actions, lenient=True).log_prob(action)
+            zero = sum_event((actions[key] != 0).long(), action.ndim - log_prob.ndim) == 0
             if added is not None:
-                log_prob = log_prob.masked_fill(_with_dims(added, log_prob.ndim), -torch.inf)
+                zero = _with_dims(added, log_prob.ndim).expand_as(log_prob)
+                log_prob = log_prob.masked_fill(zero, -torch.inf)
             if rows is not None:  # an irrelevant leaf is 0 for certain
-                zero = sum_event((actions[key] != 0).long(), actions[key].ndim - rows.ndim) == 0
                 certain = torch.zeros_like(log_prob).masked_fill(~zero, -torch.inf)
                 log_prob = torch.where(rows, log_prob, certain)
             log_probs.append(log_prob)

@@ -60,6 +60,11 @@ class ChoiceHead(LeafHead):
         """Shift the choices to where they start."""
         return dist if self.start is None else ShiftedLeaf(dist, self.start.first)
 
+    @property
+    def has_zero(self) -> bool:
+        """Whether choices start at 0."""
+        return self.start is None
+
     def raw_choice(self, action: Tensor) -> Tensor:
         """Return the choice that an action is, if it is one."""
         index = action.long()

@@ -109,7 +109,10 @@ class HeadConditional(Movable):
             # what an irrelevant row allows is nobody's business, an empty mask included
             gate = relevant.reshape((*relevant.shape, *[1] * (mask.ndim - len(rows))))
             fill = torch.as_tensor(head.mask_fill, device=mask.device).to(mask.dtype)
-            mask = torch.where(gate, mask, fill)
+            if mask.dtype is torch.bool:  # ONNX runtimes have no where for booleans
+                mask = (mask & gate) | (fill & ~gate)
+            else:
+                mask = torch.where(gate, mask, fill)
         return head.distribution(mask=mask, **params)
 
     def _params(self, actions: Actions, rows: torch.Size) -> dict[str, Tensor]:
@@ -168,6 +171,11 @@ class HeadConditional(Movable):
     def write(self, action: Tensor) -> Tensor:
         """Return the action in the dtype in which it is written."""
         return self.head.write(action)
+
+    @property
+    def has_zero(self) -> bool:
+        """Whether 0 is among all actions."""
+        return self.head.has_zero
 
     def support(self) -> Tensor | None:
         """Return all actions, if they are finitely many."""

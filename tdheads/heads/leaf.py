@@ -190,6 +190,11 @@ class LeafHead(Head):
         index = self.raw_choice(action)
         return index if self.num_choices is None else index.clamp(0, self.num_choices - 1)
 
+    @property
+    def has_zero(self) -> bool:
+        """Whether 0, as an irrelevant leaf is written, is known to be among ``all_actions``."""
+        return True
+
     def all_actions(self) -> Tensor | None:
         """Return every action as it is written, ``[n, *event]``; ``None`` if not finitely many."""
         return None

@@ -81,6 +81,11 @@ class OneHotCategoricalHead(ChoiceHead):
         """Return the position of the 1."""
         return action.detach().to(torch.int8).argmax(-1)
 
+    @property
+    def has_zero(self) -> bool:
+        """An action has a 1."""
+        return False
+
     def all_actions(self) -> Tensor:
         """Return every one-hot vector."""
         return torch.eye(self.n).to(self.dtype)
@@ -142,6 +147,11 @@ class MultiOneHotHead(ChoiceHead):
     def event_shape(self) -> torch.Size:
         """One entry per option."""
         return torch.Size([self.layout.size])
+
+    @property
+    def has_zero(self) -> bool:
+        """An action has a 1."""
+        return False
 
     def all_actions(self) -> Tensor:
         """Return every combination of the options."""
