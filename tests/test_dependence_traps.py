@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -16,10 +17,12 @@ from torch.distributions import kl_divergence
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from tdheads import (
+    BernoulliHead,
     BoxNormalHead,
     CategoricalHead,
     ClipPPOLoss,
     CompositeHead,
+    MultiOneHotHead,
     NormalHead,
     OneHotCategoricalHead,
     SequenceHead,
@@ -86,8 +89,69 @@ def test_it_can_be_expanded_and_moved() -> None:
         wide.log_prob(td.expand(2, 5))["b_log_prob"], td["b_log_prob"].expand(2, 5)
     )
     assert dist.to("cpu").log_prob(td)["b_log_prob"].shape == torch.Size([5])
-    with pytest.raises(ValueError, match="depend on actions that are not there; draw first"):
-        actor.get_dist(td.exclude("a", "b")).expand((2, 5))
+    other = td.copy().update({"a": (td["a"] + 1) % 3})  # other parents than the stored ones
+    torch.testing.assert_close(
+        wide.log_prob(other.expand(2, 5))["b_log_prob"][1], dist.log_prob(other)["b_log_prob"]
+    )
+    for one in (dist, actor.get_dist(td.exclude("a", "b"))):
+        for key, value in one.entropy().items():
+            torch.testing.assert_close(one.expand((2, 5)).entropy()[key], value.expand(2, 5))
+    with pytest.raises(ValueError, match=r"expand: expected dims in front of \[5\], got \[4\]"):
+        dist.expand((4,))
+
+
+def test_kl_to_the_distribution_at_collection_is_taken_at_the_stored_actions() -> None:
+    actor = acting(pair())
+    with set_exploration_type(ExplorationType.RANDOM):
+        td = actor(TensorDict({"observation": torch.randn(9, FEATURES)}, [9])).detach()
+    now, stored = actor.get_dist(td), actor[-1].stored_dist(td)
+    for one, two in ((now, stored), (stored, now)):
+        torch.testing.assert_close(kl_divergence(one, two), torch.zeros(9))
+
+
+# ---- parents that cannot happen
+
+
+def test_infinite_figures_under_impossible_parents_leave_no_nan_gradient() -> None:
+    child = TensorDictModule(
+        lambda a: torch.zeros(*a.shape, 3).masked_fill((a == 1)[..., None], -INF),
+        ["a"],
+        ["c_logits"],
+    )
+    head = CompositeHead(
+        CategoricalHead("a", 2, mask=True),
+        CategoricalHead("c", 3, after=("a",), enumerate_parents=True, parameters=child),
+    )
+    logits = torch.zeros(1, 2, requires_grad=True)
+    td = TensorDict({"a_logits": logits, "a_mask": torch.tensor([[True, False]])}, [1])
+    (grad,) = torch.autograd.grad(head.get_dist(td).entropy()["c_entropy"].sum(), logits)
+    assert (grad == 0).all()
+
+
+def test_an_infinite_kl_under_an_impossible_parent_leaves_no_nan_gradient() -> None:
+    head = CompositeHead(
+        CategoricalHead("a", 2, mask=True), CategoricalHead("c", 3, mask=True, mask_given="a")
+    )
+    params = [torch.zeros(1, n, requires_grad=True) for n in (2, 3)]
+    rows = ([1, 1, 1], [1, 0, 0])  # only under the parent that cannot happen
+    dists = [
+        head.get_dist(
+            TensorDict(
+                {
+                    "a_logits": params[0],
+                    "c_logits": params[1],
+                    "a_mask": torch.tensor([[True, False]]),
+                    "c_mask": torch.tensor([[[1, 1, 1], row]]).bool(),
+                },
+                [1],
+            )
+        )
+        for row in rows
+    ]
+    kl = kl_divergence(*dists)
+    assert kl.item() == 0
+    for grad in torch.autograd.grad(kl.sum(), params):
+        assert (grad == 0).all()
 
 
 # ---- an irrelevant parent is written as 0, whatever its choices look like
@@ -214,13 +278,53 @@ def test_a_stored_parent_that_is_no_choice_is_named(how: str) -> None:
         head.get_dist(td)
 
 
+def test_a_parameter_module_reads_its_parents_only() -> None:
+    module = TensorDictModule(nn.Identity(), ["b"], ["c_logits"])
+    leaf = CategoricalHead("c", 3, after=("a",), parameters=module)
+    with pytest.raises(ValueError, match=r"'c': its parameter module reads \['b'\]"):
+        CompositeHead(CategoricalHead("a", 2), CategoricalHead("b", 3), leaf)
+
+
+def test_a_sequence_and_a_leaf_of_one_name_are_refused() -> None:
+    sequence = SequenceHead("items", 3, 2, num_features=6)
+    with pytest.raises(ValueError, match="two leaves write the same key"):
+        CompositeHead(sequence, CategoricalHead("items", 3), num_features=6)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: SparseCategoricalHead("x", 5, max_legal=2, start=1),
+        lambda: BernoulliHead("x", 3, start=1),
+        lambda: OneHotCategoricalHead("x", 3, start=1),
+        lambda: MultiOneHotHead("x", [3, 2], start=1),
+    ],
+)
+def test_a_start_that_means_nothing_is_refused(build: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError, match=r"'x': a \w+ takes no start"):
+        build()
+
+
+def test_stored_actions_of_a_free_scale_are_scored_again() -> None:
+    child = NormalHead("x", shape=(2,), free_scale=True, after=("a",))
+    head = CompositeHead(CategoricalHead("a", 2), child, num_features=6)
+    td = head.projection(6)(TensorDict({"hidden": torch.randn(4, 6)}, [4]))
+    drawn = head(td)
+    again = head(drawn.clone(), _requires_sample=False)
+    torch.testing.assert_close(again["x_log_prob"], drawn["x_log_prob"])
+
+
 def test_when_is_a_mapping() -> None:
     with pytest.raises(TypeError, match=r"'c': when maps parents to choices, got \['a'\]"):
         CategoricalHead("c", 2, when=["a"])
+    assert CategoricalHead("c", 2, when={"a": np.int64(1)}).dependence.when == {"a": (1,)}
 
 
-def test_a_mask_that_forbids_to_stop_is_named() -> None:
-    head = SequenceHead("items", 3, 2, repeat=False, mask=True, num_features=6)
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_mask_that_forbids_to_stop_is_named(nested: bool) -> None:
+    head: Any = SequenceHead("items", 3, 2, repeat=False, mask=True, num_features=6)
+    if nested:
+        head = CompositeHead(head, num_features=6)
     td = head.projection(6)(TensorDict({"hidden": torch.randn(4, 6)}, [4]))
     mask = torch.ones(4, 4, dtype=torch.bool)
     mask[1, 0] = False

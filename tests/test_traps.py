@@ -541,3 +541,13 @@ def _tensors(value: Any) -> list[Tensor]:
     if isinstance(value, torch.distributions.Distribution):
         return [t for entry in vars(value).values() for t in _tensors(entry)]
     return []
+
+
+@pytest.mark.parametrize(("dtype", "n"), [(torch.int8, 128), (torch.uint8, 256)])
+def test_as_many_choices_as_a_narrow_dtype_can_hold(dtype: torch.dtype, n: int) -> None:
+    head = CategoricalHead("action", n, dtype=dtype)
+    drawn = head(TensorDict({"action_logits": torch.randn(50, n)}, [50]))
+    assert drawn["action"].dtype is dtype
+    torch.testing.assert_close(
+        head.get_dist(drawn).log_prob(drawn["action"]), drawn["action_log_prob"]
+    )

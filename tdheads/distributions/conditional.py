@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -35,6 +36,9 @@ class Conditional(Protocol):
 
         Rows that are not relevant have nothing to check. ``lenient``: neither has any row.
         """
+
+    def expand(self, lead: torch.Size) -> Conditional:
+        """Return the same with the batch dims ``lead`` in front."""
 
     def index(self, action: Tensor) -> Tensor:
         """Return the choice that an action of this leaf is, ``[*B]``."""

@@ -74,10 +74,16 @@ class DependentDistribution(ActionDistribution):
         Distribution.__init__(self, torch.Size(batch_size), validate_args=False)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> ActionDistribution:
-        """Return a view, given the stored actions, with a larger batch shape."""
-        if self.prefix is None:
-            raise ValueError("expand: the leaves depend on actions that are not there; draw first")
-        return ActionDistribution(self.dists, self.batch_shape).expand(batch_shape)
+        """Return a view with more batch dims in front."""
+        shape, own = torch.Size(batch_shape), self.batch_shape
+        lead = shape[: len(shape) - len(own)]
+        if lead + own != shape:
+            raise ValueError(f"expand: expected dims in front of {list(own)}, got {list(shape)}")
+        leaves = {key: leaf.expand(lead) for key, leaf in self.leaves.items()}
+        prefix = self.prefix
+        if prefix is not None:
+            prefix = {key: action.expand(*lead, *action.shape) for key, action in prefix.items()}
+        return DependentDistribution(leaves, lead + self.row_shape, shape, prefix)
 
     def __iter__(self) -> Iterator[NestedKey]:
         yield from self.leaves
@@ -184,7 +190,7 @@ class DependentDistribution(ActionDistribution):
         """Return the expectation of a measure of one leaf over the actions of its ancestors."""
         leaf, ancestors = self.leaves[key], self.ancestors(key)
         everyone = (self, *others)
-        if not all(self.leaves[k].exact for k in (*ancestors, key)):
+        if not all(dist.leaves[k].exact for dist in everyone for k in (*ancestors, key)):
             if any(dist.prefix is None for dist in everyone):
                 raise ValueError(
                     f"{key!r}: its distribution is known at given actions only; store the actions,"
@@ -199,8 +205,9 @@ class DependentDistribution(ActionDistribution):
         weight = weight if relevant is None else torch.where(relevant, weight, 0)
         given = actions if leaf.reads else {}
         value = measure(*(dist.leaves[key].build(given, lenient=True) for dist in everyone))
-        # values under impossible parents count nothing, and may be anything
-        return torch.where(weight > 0, weight * value, 0).sum(0)
+        # values under impossible parents count nothing, and may be anything: infinite ones are
+        # taken out before the product, whose gradient would be 0 * inf
+        return (weight * torch.where(weight > 0, value, 0)).sum(0)
 
     def ancestors(self, key: NestedKey) -> list[NestedKey]:
         """Return every leaf that a leaf depends on, directly or not, in order."""

@@ -215,9 +215,10 @@ def check_value_shape(value: Tensor, shape: torch.Size, names: Names) -> None:
 
 def check_range(value: Tensor, n: int, names: Names) -> None:
     """Refuse a choice outside ``0 .. n - 1``."""
-    bad = (value < 0) | (value >= n)
     if value.is_floating_point():
-        bad = bad | (value != value.floor())
+        bad = (value < 0) | (value >= n) | (value != value.floor())
+    else:  # n may be more than a narrow dtype can hold
+        bad = (value.long() < 0) | (value.long() >= n)
     if bad.any():
         first = value[bad][0].item()
         raise ValueError(

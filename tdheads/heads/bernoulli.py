@@ -42,6 +42,8 @@ class BernoulliHead(ChoiceHead):
         tensor([[1, 0, 1]])
     """
 
+    takes_start = False
+
     def __init__(
         self, action_key: NestedKey = "action", n: int | None = None, **choice: Any
     ) -> None:

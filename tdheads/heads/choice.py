@@ -31,6 +31,8 @@ class ChoiceHead(LeafHead):
         leaf: ``validate``, ``return_log_prob``, ``default_interaction_type`` of every head.
     """
 
+    takes_start = True
+
     def __init__(
         self,
         action_key: NestedKey,
@@ -54,6 +56,8 @@ class ChoiceHead(LeafHead):
         )
         self.on_empty = on_empty
         first = torch.as_tensor(start, device="cpu")
+        if first.any() and not self.takes_start:
+            raise ValueError(f"{show(self.action_key)}: a {type(self).__name__} takes no start")
         self.start = Constants(first=first) if first.any() else None
 
     def _from_start(self, dist: Distribution) -> Distribution:

@@ -22,7 +22,13 @@ from tdheads.distributions.draw import draw
 from tdheads.heads.base import Acted, Head
 from tdheads.heads.dependence import HeadConditional, parameter_module
 from tdheads.heads.leaf import LeafHead
-from tdheads.heads.leaf_checks import check_modes, check_parents, check_stored
+from tdheads.heads.leaf_checks import (
+    check_modes,
+    check_parents,
+    check_reads,
+    check_stop,
+    check_stored,
+)
 from tdheads.heads.projection import make_projection
 from tdheads.keys import NestedKey, as_key
 
@@ -98,6 +104,7 @@ class CompositeHead(Head):
         written = [
             key for leaf in leaves.values() for key in (leaf.action_key, *leaf.log_prob_keys)
         ]
+        written += [key for part in heads for key in getattr(part, "sequences", {})]
         if len(set(written)) != len(written):
             raise ValueError(f"CompositeHead: two leaves write the same key, of {written}")
         for leaf in leaves.values():
@@ -105,6 +112,8 @@ class CompositeHead(Head):
             check_modes(leaf)
         in_key = as_key(in_key)
         modules = _parameter_modules(heads, leaves, in_key, num_features)
+        for key, module in modules.items():
+            check_reads(leaves[key], module, leaves)
         super().__init__(_in_keys(leaves, modules), keys, **head)
         self.heads = nn.ModuleList(leaves.values())
         self.parameter_modules = nn.ModuleList(modules.values())
@@ -201,6 +210,8 @@ class CompositeHead(Head):
         by_key = {leaf.action_key: leaf for leaf in self.leaves}
         modules = dict(zip(self._after, self.parameter_modules, strict=True))
         rows = _rows(self.leaves[0], td)
+        for steps in self.sequences.values():
+            check_stop(by_key[steps[0]], td)
         leaves = {}
         for key, leaf in by_key.items():
             parents = {parent: by_key[parent] for parent in leaf.dependence.parents}
@@ -216,7 +227,8 @@ class CompositeHead(Head):
         own: dict[NestedKey, Tensor] = {}
         for leaf in self.leaves:
             if leaf.own_keys:
-                source: Any = acted.params if leaf.action_key in self._after else td
+                drawn = how is not None and leaf.action_key in self._after
+                source: Any = acted.params if drawn else td
                 own |= leaf.own_params({n: source.get(k) for n, k in leaf.param_keys.items()})
         whole = {
             key: torch.stack([acted.actions[step] for step in steps], -1)

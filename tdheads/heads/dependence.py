@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Mapping, Sequence
 
@@ -163,6 +164,13 @@ class HeadConditional(Movable):
         event = mask.shape[len(rows) + 1 :]
         index = choice.reshape((*rows, 1, *[1] * len(event))).expand(*rows, 1, *event)
         return mask.gather(len(rows), index).squeeze(len(rows))
+
+    def expand(self, lead: torch.Size) -> HeadConditional:
+        """Return the same with the batch dims ``lead`` in front."""
+        wide = copy.copy(self)
+        wide.td = self.td.expand(*lead, *self.td.batch_size)
+        wide.rows = lead + self.rows
+        return wide
 
     def index(self, action: Tensor) -> Tensor:
         """Return the choice that an action is."""

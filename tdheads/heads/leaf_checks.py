@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import torch
-from tensordict.nn import InteractionType
+from tensordict import TensorDictBase
+from tensordict.nn import InteractionType, TensorDictModuleBase
 from torch import Tensor
 
 from tdheads.checks import eager, rows_where, shape_error, show
 from tdheads.heads.base import Head
 from tdheads.heads.leaf import LeafHead
-from tdheads.keys import NestedKey
+from tdheads.keys import NestedKey, as_key
 from tdheads.reduce import sum_event
+
+STOP = 0  # the choice that ends a sequence
 
 
 def check_modes(part: Head) -> None:
@@ -41,6 +44,31 @@ def check_stored(leaf: LeafHead, action: Tensor, rows: torch.Size) -> None:
             f"{show(leaf.action_key)}: the stored action {action[bad][0].tolist()} in"
             f" {rows_where(bad)} is none of its {leaf.num_choices} choices; store the action that"
             " was drawn"
+        )
+
+
+def check_stop(first: LeafHead, td: TensorDictBase) -> None:
+    """Refuse a mask that forbids a sequence to stop."""
+    if first.mask_key is None or not first.validate or not eager():
+        return
+    stuck = first.read_mask(td)[..., STOP] == 0
+    if stuck.any():
+        raise ValueError(
+            f"{show(first.mask_key)}: stopping (choice {STOP}) is forbidden in {rows_where(stuck)};"
+            " it has to be legal, or a sequence may have no legal end"
+        )
+
+
+def check_reads(
+    leaf: LeafHead, module: TensorDictModuleBase, leaves: dict[NestedKey, LeafHead]
+) -> None:
+    """Refuse a parameter module that reads an action that it is not promised."""
+    reads = [key for key in map(as_key, module.in_keys) if key in leaves]
+    stray = [key for key in reads if key not in leaf.dependence.after]
+    if stray:
+        raise ValueError(
+            f"{show(leaf.action_key)}: its parameter module reads {stray}, expected parents of"
+            f" after={leaf.dependence.after} only; name them there too"
         )
 
 

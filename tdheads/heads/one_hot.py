@@ -51,6 +51,8 @@ class OneHotCategoricalHead(ChoiceHead):
         tensor([[0., 0., 1.]])
     """
 
+    takes_start = False
+
     def __init__(
         self,
         action_key: NestedKey = "action",
@@ -121,6 +123,8 @@ class MultiOneHotHead(ChoiceHead):
         >>> head(td)["action"]
         tensor([[0., 1., 1., 0., 0.]])
     """
+
+    takes_start = False
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tdheads.checks import show
@@ -38,7 +38,7 @@ class Dependence(NamedTuple):
             raise TypeError(f"{show(key)}: when maps parents to choices, got {when!r}")
         choices = {}
         for parent, values in (when or {}).items():
-            values = (values,) if isinstance(values, int) else tuple(values)
+            values = tuple(values) if isinstance(values, Iterable) else (int(values),)
             if not values:
                 raise ValueError(f"{show(key)}: when={{{parent!r}: []}} is never true")
             choices[as_key(parent)] = values

@@ -5,20 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
-from tensordict.nn import InteractionType, TensorDictModule
+from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
-from tdheads.checks import eager, rows_where, show
-from tdheads.distributions import ActionDistribution
-from tdheads.heads.base import Acted
 from tdheads.heads.categorical import CategoricalHead
 from tdheads.heads.choice import check_count
 from tdheads.heads.composite import CompositeHead
 from tdheads.heads.dependence import EMBEDDING_WIDTH
+from tdheads.heads.leaf_checks import STOP
 from tdheads.keys import MASK, NestedKey, as_key, suffixed
-
-STOP = 0
 
 
 class SequenceHead(CompositeHead):
@@ -96,27 +91,6 @@ class SequenceHead(CompositeHead):
             leaves.append(leaf)
         super().__init__(*leaves, in_key=in_key, num_features=num_features, **head)
         self.sequences = {as_key(action_key): names}
-
-    def get_dist(self, tensordict: TensorDictBase) -> ActionDistribution:
-        """Build the joint distribution; a mask that forbids to stop is an error."""
-        self._check_stop(tensordict)
-        return super().get_dist(tensordict)
-
-    def act(self, td: TensorDictBase, how: InteractionType | None) -> Acted:
-        """Draw the items in order, or take the stored ones."""
-        self._check_stop(td)
-        return super().act(td, how)
-
-    def _check_stop(self, td: TensorDictBase) -> None:
-        first = self.leaves[0]
-        if first.mask_key is None or not first.validate or not eager():
-            return
-        stuck = first.read_mask(td)[..., STOP] == 0
-        if stuck.any():
-            raise ValueError(
-                f"{show(first.mask_key)}: stopping (choice 0) is forbidden in {rows_where(stuck)};"
-                " it has to be legal, or a sequence may have no legal end"
-            )
 
 
 class NextItem(nn.Module):

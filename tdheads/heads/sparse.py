@@ -51,6 +51,9 @@ class SparseCategoricalHead(ChoiceHead):
         True
     """
 
+    takes_mask_given = False
+    takes_start = False
+
     def __init__(
         self,
         action_key: NestedKey = "action",
@@ -65,8 +68,6 @@ class SparseCategoricalHead(ChoiceHead):
         legal = suffixed(action_key, LEGAL) if legal is None else as_key(legal)
         super().__init__(action_key, width, mask=legal, **choice)
         self.n, self.max_legal = count, width
-
-    takes_mask_given = False
 
     @property
     def mask_fill(self) -> Tensor:
