@@ -302,3 +302,17 @@ def test_what_cannot_be_built_is_refused_with_what_to_do(
 ) -> None:
     with pytest.raises(error, match=message):
         build()
+
+
+@pytest.mark.parametrize("kind", [OneHot, Categorical])
+def test_masks_of_the_moment_do_not_make_agents_different(kind: Any) -> None:
+    """OpenSpiel's environments keep the mask of each player in the action spec too."""
+    allowed = ([True, True, False], [True, True, True])
+    specs = [Composite(action=kind(3, mask=torch.tensor(row))) for row in allowed]
+    observed = Composite(
+        agents=Composite(action_mask=Binary(3, shape=(2, 3), dtype=torch.bool), shape=(2,))
+    )
+    head = make_head(Composite(agents=torch.stack(specs)), observation_spec=observed)
+    (leaf,) = head.leaves
+    assert leaf.mask_key == ("agents", "action_mask")
+    assert (specs[0]["action"].mask == torch.tensor(allowed[0])).all()  # the spec is left alone

@@ -58,7 +58,16 @@ def _at(spec: TensorSpec, index: tuple[int, ...]) -> TensorSpec:
 
 
 def _same(a: TensorSpec, b: TensorSpec) -> bool:
-    return type(a) is type(b) and a == b
+    return type(a) is type(b) and _bare(a) == _bare(b)
+
+
+def _bare(spec: TensorSpec) -> TensorSpec:
+    """Return a spec without the mask of the moment, which does not make agents different."""
+    if getattr(spec, "mask", None) is None:
+        return spec
+    bare = spec.clone()
+    bare.mask = None
+    return bare
 
 
 def _merge_choices(
