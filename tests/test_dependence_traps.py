@@ -398,3 +398,11 @@ def test_a_second_loss_of_the_process_compiles_too() -> None:
                 compiled(td.copy())["loss_objective"], loss(td.copy())["loss_objective"]
             )
     torch._dynamo.reset()
+
+
+def test_a_missing_action_to_score_is_named() -> None:
+    head = pair()
+    td = head.projection(6)(TensorDict({"hidden": torch.randn(4, 6)}, [4]))
+    td["a"] = torch.zeros(4, dtype=torch.int64)
+    with pytest.raises(KeyError, match="'b'"):
+        head(td, _requires_sample=False)

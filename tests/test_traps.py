@@ -419,8 +419,9 @@ def test_indices_survive_to_empty() -> None:
 
 def test_heads_can_be_built_on_the_meta_device() -> None:
     with torch.device("meta"):
-        TanhNormalHead("a", 0.0, 1.0, (2,))
-        MultiCategoricalHead("b", [3, 2])
+        heads = [TanhNormalHead("a", 0.0, 1.0, (2,)), MultiCategoricalHead("b", [3, 2])]
+    assert [head.action_key for head in heads] == ["a", "b"]
+    assert all(head.num_params == n for head, n in zip(heads, (4, 5), strict=True))
 
 
 # ---- single figures

@@ -226,20 +226,19 @@ class DependentDistribution(ActionDistribution):
         supports, extra = [], {}
         for key in keys:
             support = self.leaves[key].support()
-            if support is not None and self.leaves[key].when and not self.leaves[key].has_zero:
+            assert support is not None  # what is exact has finitely many parents
+            if self.leaves[key].when and not self.leaves[key].has_zero:
                 extra[key] = len(support)
                 support = torch.cat([support, torch.zeros_like(support[:1])])
             supports.append(support)
-        sizes = [len(s) for s in supports if s is not None]
-        indices = torch.cartesian_prod(*(torch.arange(n) for n in sizes)).view(-1, len(sizes))
+        places = torch.cartesian_prod(*(torch.arange(len(s)) for s in supports))
+        indices = dict(zip(keys, places.view(-1, len(keys)).unbind(-1), strict=True))
         grid = {}
-        for key, support, index in zip(keys, supports, indices.unbind(-1), strict=True):
-            assert support is not None
-            values = support[index.to(support.device)]
+        for key, support in zip(keys, supports, strict=True):
+            values = support[indices[key].to(support.device)]
             event = values.shape[1:]
             grid[key] = values.view((-1, *[1] * len(rows), *event)).expand(-1, *rows, *event)
-        places = dict(zip(keys, indices.unbind(-1), strict=True))
-        added = {key: places[key] == place for key, place in extra.items()}
+        added = {key: indices[key] == place for key, place in extra.items()}
         return grid, added
 
     def _weigh(
@@ -252,15 +251,16 @@ class DependentDistribution(ActionDistribution):
             leaf = self.leaves[key]
             relevance[key] = rows = _relevance(self.leaves, key, actions, relevance)
             action, added = actions[key], extra.get(key)
-            if added is not None:  # not a choice: only an irrelevant leaf is written so
+            if added is not None:  # not a choice: another stands in, to be scored as impossible
                 added = added.to(action.device)
                 action = torch.where(_with_dims(added, action.ndim), action[:1], action)
             log_prob = leaf.build(actions, lenient=True).log_prob(action)
-            zero = sum_event((actions[key] != 0).long(), action.ndim - log_prob.ndim) == 0
-            if added is not None:
-                zero = _with_dims(added, log_prob.ndim).expand_as(log_prob)
-                log_prob = log_prob.masked_fill(zero, -torch.inf)
             if rows is not None:  # an irrelevant leaf is 0 for certain
+                if added is None:
+                    zero = sum_event((action != 0).long(), action.ndim - log_prob.ndim) == 0
+                else:
+                    zero = _with_dims(added, log_prob.ndim).expand_as(log_prob)
+                    log_prob = log_prob.masked_fill(zero, -torch.inf)
                 certain = torch.zeros_like(log_prob).masked_fill(~zero, -torch.inf)
                 log_prob = torch.where(rows, log_prob, certain)
             log_probs.append(log_prob)

@@ -104,7 +104,10 @@ class CompositeHead(Head):
         written = [
             key for leaf in leaves.values() for key in (leaf.action_key, *leaf.log_prob_keys)
         ]
-        written += [key for part in heads for key in getattr(part, "sequences", {})]
+        sequences: dict[NestedKey, list[NestedKey]] = {}
+        for part in heads:
+            sequences |= getattr(part, "sequences", {})
+        written += sequences
         if len(set(written)) != len(written):
             raise ValueError(f"CompositeHead: two leaves write the same key, of {written}")
         for leaf in leaves.values():
@@ -122,9 +125,7 @@ class CompositeHead(Head):
         # combinations of parents that cannot happen are looked at too, without a check
         self._lenient = {key: _lenient(leaf) for key, leaf in leaves.items()}
         #: sequences that are written as one tensor, with the leaves of their steps
-        self.sequences: dict[NestedKey, list[NestedKey]] = {}
-        for part in heads:
-            self.sequences |= getattr(part, "sequences", {})
+        self.sequences = sequences
         self.dependent = any(leaf.dependence.parents for leaf in leaves.values())
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
@@ -182,11 +183,6 @@ class CompositeHead(Head):
         actions = {key: tensordict.get(key, None) for key in self._out_keys}
         parents = {key for leaf in self.leaves for key in leaf.dependence.parents}
         forced = all(actions[key] is not None for key in parents)
-        if forced:
-            rows = _rows(self.leaves[0], tensordict)
-            for leaf in self.leaves:
-                if leaf.action_key in parents:
-                    check_stored(leaf, tensordict.get(leaf.action_key), rows)
         prefix = {key: action for key, action in actions.items() if action is not None}
         return self._dependent(tensordict, prefix if forced else None)
 
@@ -212,6 +208,9 @@ class CompositeHead(Head):
         rows = _rows(self.leaves[0], td)
         for steps in self.sequences.values():
             check_stop(by_key[steps[0]], td)
+        if prefix is not None:
+            for key in {key for leaf in by_key.values() for key in leaf.dependence.parents}:
+                check_stored(by_key[key], prefix[key], rows)
         leaves = {}
         for key, leaf in by_key.items():
             parents = {parent: by_key[parent] for parent in leaf.dependence.parents}
@@ -238,7 +237,7 @@ class CompositeHead(Head):
 
     def _act(self, td: TensorDictBase, how: InteractionType | None) -> Acted:
         if how is None:
-            actions = {key: td.get(key) for key in self._out_keys}
+            actions = {key: require(td, key, "give the action to score") for key in self._out_keys}
             return Acted(self.get_dist(td), actions)
         if not self.dependent:
             dist = self.get_dist(td)
