@@ -30,6 +30,7 @@ from tdheads import (
     make_actor,
 )
 from tdheads.distributions.box_normal import Sides
+from tdheads.heads.dependence import HeadConditional
 from tests.cases import FEATURES, HEADS, critic
 
 INF = math.inf
@@ -406,3 +407,35 @@ def test_a_missing_action_to_score_is_named() -> None:
     td["a"] = torch.zeros(4, dtype=torch.int64)
     with pytest.raises(KeyError, match="'b'"):
         head(td, _requires_sample=False)
+
+
+def test_a_leaf_without_parents_is_built_once_for_score_and_entropy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    actor, built = acting(pair()), []
+    build = HeadConditional.build
+
+    def counted(self: HeadConditional, *args: Any, **kwargs: Any) -> Any:
+        built.append(self.head.action_key)
+        return build(self, *args, **kwargs)
+
+    td = actor(TensorDict({"observation": torch.randn(5, FEATURES)}, [5])).detach()
+    expected = actor.get_dist(td.exclude("a", "b")).entropy()["a_entropy"]
+    monkeypatch.setattr(HeadConditional, "build", counted)
+    dist = actor.get_dist(td)
+    dist.log_prob(td)
+    entropy = dist._expect("a", lambda leaf: leaf.entropy())
+    assert built == ["a", "b"]
+    assert (entropy == expected).all()
+
+
+def test_the_entropy_of_drawn_leaves_has_their_sample_dims() -> None:
+    actor = acting(pair())
+    dist = actor.get_dist(TensorDict({"observation": torch.randn(5, FEATURES)}, [5]))
+
+    def pick(leaf: Any) -> torch.Tensor:
+        return leaf.sample((3,) if leaf.batch_shape == (5,) else ())
+
+    drawn = dist.drawn(pick, torch.Size([3]))
+    for key, value in drawn.entropy().items():
+        torch.testing.assert_close(value, dist.entropy()[key].expand(3, 5))

@@ -197,8 +197,10 @@ class DependentDistribution(ActionDistribution):
                     " or build the head with enumerate_parents=True"
                 )
             return measure(*(dist.dists[key] for dist in everyone))
-        if not ancestors:
-            return measure(*(dist.leaves[key].build({}) for dist in everyone))
+        if not ancestors:  # built, checks included, when the actions were walked along
+            return measure(
+                *(dist.dists.get(key) or dist.leaves[key].build({}) for dist in everyone)
+            )
         actions, extra = self._grid(ancestors)
         weight, relevance = self._weigh(ancestors, actions, extra)
         relevant = _relevance(self.leaves, key, actions, relevance)
