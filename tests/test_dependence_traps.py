@@ -424,8 +424,10 @@ def test_a_leaf_without_parents_is_built_once_for_score_and_entropy(
     monkeypatch.setattr(HeadConditional, "build", counted)
     dist = actor.get_dist(td)
     dist.log_prob(td)
-    entropy = dist._expect("a", lambda leaf: leaf.entropy())
     assert built == ["a", "b"]
+    entropy = dist.entropy()["a_entropy"]
+    # of "b" the entropy needs what "a" is worth, and "b" after every choice of "a"
+    assert built == ["a", "b", "a", "b"]
     assert (entropy == expected).all()
 
 

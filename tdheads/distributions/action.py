@@ -10,10 +10,12 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import CompositeDistribution, InteractionType
 from torch import Tensor
 from torch.distributions import Distribution, register_kl
+from torch.distributions.constraints import Constraint
 
 from tdheads.checks import require
 from tdheads.distributions.draw import draw
 from tdheads.distributions.movable import Movable
+from tdheads.distributions.supports import Leaves
 from tdheads.keys import ENTROPY, KL, LOG_PROB, NestedKey, as_key, suffixed
 from tdheads.reduce import sum_leaves
 
@@ -58,6 +60,8 @@ class ActionDistribution(Movable, CompositeDistribution):
                 f"the leaves of one action need one log-prob per row, got batch shapes {shapes};"
                 " give every leaf the same batch dims, or use one head and one loss per group"
             )
+        #: batch shape ``[*B]`` of every leaf, which may have more dims than the tensordict
+        self.row_shape = next(iter(self.dists.values())).batch_shape
         self.log_prob_key = None
         self.entropy_key = None
         Distribution.__init__(self, torch.Size(batch_size), validate_args=False)
@@ -84,6 +88,42 @@ class ActionDistribution(Movable, CompositeDistribution):
                 return None
             rows = leaf_rows if rows is None else rows & leaf_rows
         return rows
+
+    @property
+    def support(self) -> Constraint:
+        """Tensordicts of which every leaf is in its support."""
+        leaves: dict[NestedKey, Any] = {key: dist.support for key, dist in self.dists.items()}
+        return Leaves(leaves)
+
+    @property
+    def has_enumerate_support(self) -> bool:
+        """Whether there are finitely many actions."""
+        return all(dist.has_enumerate_support for dist in self.dists.values())
+
+    def enumerate_support(self, expand: bool = True) -> TensorDictBase:
+        """All joint actions, legal or not, as a tensordict of batch size ``[n, *B]``.
+
+        With ``expand=False`` its batch dims have size 1.
+        """
+        each = {key: dist.enumerate_support(expand=False) for key, dist in self.dists.items()}
+        places = torch.cartesian_prod(*(torch.arange(len(v)) for v in each.values()))
+        columns = places.view(-1, len(each)).unbind(-1)
+        actions = {}
+        for (key, values), column in zip(each.items(), columns, strict=True):
+            values = values.reshape(len(values), *self.dists[key].event_shape)
+            actions[key] = values[column.to(values.device)]
+        return self._spread(actions, expand)
+
+    def _spread(self, actions: Mapping[NestedKey, Tensor], expand: bool) -> TensorDictBase:
+        """Give every row the joint actions, ``[n, *event]`` each."""
+        rows = torch.Size(self.row_shape if expand else [1] * len(self.row_shape))
+        out = {}
+        for key, action in actions.items():
+            event = action.shape[1:]
+            wide = action.view((-1, *[1] * len(rows), *event))
+            out[key] = wide.expand(-1, *rows, *event)
+        size = next(iter(out.values())).shape[: 1 + len(self.batch_shape)]
+        return TensorDict(out, size)
 
     def draw(self, how: InteractionType) -> TensorDictBase:
         """Draw every leaf by the rule of an exploration type."""

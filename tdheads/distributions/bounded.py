@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import Distribution, constraints, kl_divergence
 
 from tdheads.distributions.bounds import Bounds
 from tdheads.distributions.movable import Movable
@@ -42,3 +42,18 @@ class BoundedDistribution(Movable, Distribution):
         """Draw without a gradient, ``[*sample_shape, *B]``."""
         with torch.no_grad():
             return self.rsample(sample_shape)
+
+
+def kl_within_bounds(p: BoundedDistribution, q: BoundedDistribution) -> Tensor:
+    """KL of two distributions of one kind: a bijection that both sides share does not change it.
+
+    Raises:
+        ValueError: for other bounds on the two sides.
+    """
+    if p.validates and not p.bounds.same_as(q.bounds):
+        raise ValueError(
+            f"KL of two {type(p).__name__}: expected the same bounds on both sides, got"
+            f" {p.bounds.low.tolist()} to {p.bounds.high.tolist()} and"
+            f" {q.bounds.low.tolist()} to {q.bounds.high.tolist()}"
+        )
+    return p.bounds.drop_fixed(kl_divergence(p.base_dist, q.base_dist))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,14 +10,15 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import InteractionType
 from torch import Tensor
 from torch.distributions import Distribution, kl_divergence
+from torch.distributions.constraints import Constraint
 
 from tdheads.checks import require
 from tdheads.distributions.action import ActionDistribution
+from tdheads.distributions.combinations import Combinations, Relevance, relevant
 from tdheads.distributions.conditional import Actions, Conditional
 from tdheads.distributions.draw import draw
 from tdheads.distributions.gated import GatedLeaf
 from tdheads.keys import ENTROPY, KL, LOG_PROB, NestedKey, suffixed
-from tdheads.reduce import add, sum_event
 
 
 class DependentDistribution(ActionDistribution):
@@ -101,9 +101,9 @@ class DependentDistribution(ActionDistribution):
     ) -> tuple[dict[NestedKey, Distribution], dict[NestedKey, Tensor]]:
         """Return each leaf's distribution given the actions before it, which ``pick`` may draw."""
         taken, dists = dict(actions), {}
-        relevance: dict[NestedKey, Tensor | None] = {}
+        relevance: Relevance = {}
         for key, leaf in leaves.items():
-            relevance[key] = rows = _relevance(leaves, key, taken, relevance)
+            relevance[key] = rows = relevant(leaves, key, taken, relevance)
             dist = leaf.build(taken, rows)
             dists[key] = dist = dist if rows is None else GatedLeaf(dist, rows)
             if pick is not None:
@@ -171,123 +171,86 @@ class DependentDistribution(ActionDistribution):
 
     def entropy(self, *_: Any, **__: Any) -> TensorDictBase:
         """Entropy of every leaf by the chain rule, in nats."""
-        out = {suffixed(key, ENTROPY): self._expect(key, _entropy) for key in self.leaves}
-        return TensorDict(out, self.batch_shape)
+        return self._expect(ENTROPY, _entropy)
 
     def kl(self, other: ActionDistribution) -> TensorDictBase:
         """KL from this distribution to ``other`` by the chain rule, weighted by this one."""
         if not isinstance(other, DependentDistribution) or set(other.leaves) != set(self.leaves):
             raise KeyError(f"KL: expected the leaves {list(self.leaves)}, got {list(other)}")
-        out = {suffixed(k, KL): self._expect(k, kl_divergence, other) for k in self.leaves}
-        return TensorDict(out, self.batch_shape)
+        return self._expect(KL, kl_divergence, other)
 
     def _expect(
+        self, suffix: str, measure: Callable[..., Tensor], *others: DependentDistribution
+    ) -> TensorDictBase:
+        """Return the expectation of a measure of every leaf over the actions of its ancestors."""
+        everyone = (self, *others)
+        tables: dict[Any, tuple[Combinations, Tensor]] = {}
+        out = {}
+        for key in self.leaves:
+            ancestors = self.ancestors(key)
+            if not all(dist.leaves[k].exact for dist in everyone for k in (*ancestors, key)):
+                value = measure(*(dist.given(key) for dist in everyone))
+            elif not ancestors:  # built, checks included, when the actions were walked along
+                value = measure(
+                    *(dist.dists.get(key) or dist.leaves[key].build({}) for dist in everyone)
+                )
+            else:
+                if ancestors not in tables:
+                    table = Combinations(self.leaves, ancestors, self.row_shape)
+                    tables[ancestors] = table, table.weight()
+                value = self._mean(key, *tables[ancestors], measure, everyone)
+            out[suffixed(key, suffix)] = value
+        return TensorDict(out, self.batch_shape)
+
+    def given(self, key: NestedKey) -> Distribution:
+        """Return the distribution of a leaf at the stored actions."""
+        if self.prefix is None:
+            raise ValueError(
+                f"{key!r}: its distribution is known at given actions only; store the actions,"
+                " or build the head with enumerate_parents=True"
+            )
+        return self.dists[key]
+
+    def _mean(
         self,
         key: NestedKey,
+        table: Combinations,
+        weight: Tensor,
         measure: Callable[..., Tensor],
-        *others: DependentDistribution,
+        everyone: Sequence[DependentDistribution],
     ) -> Tensor:
-        """Return the expectation of a measure of one leaf over the actions of its ancestors."""
-        leaf, ancestors = self.leaves[key], self.ancestors(key)
-        everyone = (self, *others)
-        if not all(dist.leaves[k].exact for dist in everyone for k in (*ancestors, key)):
-            if any(dist.prefix is None for dist in everyone):
-                raise ValueError(
-                    f"{key!r}: its distribution is known at given actions only; store the actions,"
-                    " or build the head with enumerate_parents=True"
-                )
-            return measure(*(dist.dists[key] for dist in everyone))
-        if not ancestors:  # built, checks included, when the actions were walked along
-            return measure(
-                *(dist.dists.get(key) or dist.leaves[key].build({}) for dist in everyone)
-            )
-        actions, extra = self._grid(ancestors)
-        weight, relevance = self._weigh(ancestors, actions, extra)
-        relevant = _relevance(self.leaves, key, actions, relevance)
-        weight = weight if relevant is None else torch.where(relevant, weight, 0)
-        given = actions if leaf.reads else {}
+        rows = relevant(self.leaves, key, table.actions, table.relevance)
+        weight = weight if rows is None else torch.where(rows, weight, 0)
+        given = table.actions if self.leaves[key].reads else {}
         value = measure(*(dist.leaves[key].build(given, lenient=True) for dist in everyone))
         # values under impossible parents count nothing, and may be anything: infinite ones are
         # taken out before the product, whose gradient would be 0 * inf
         return (weight * torch.where(weight > 0, value, 0)).sum(0)
 
-    def ancestors(self, key: NestedKey) -> list[NestedKey]:
+    def ancestors(self, key: NestedKey) -> tuple[NestedKey, ...]:
         """Return every leaf that a leaf depends on, directly or not, in order."""
         found: set[NestedKey] = set()
         for name in reversed(list(self.leaves)):
             if name == key or name in found:
                 found |= {*self.leaves[name].when, *self.leaves[name].reads}
-        return [name for name in self.leaves if name in found]
+        return tuple(name for name in self.leaves if name in found)
 
-    def _grid(self, keys: list[NestedKey]) -> tuple[dict[NestedKey, Tensor], dict[Any, Tensor]]:
-        """Return every combination of the leaves' actions, ``[combinations, *B, *event]`` each.
+    # ---- all actions
 
-        And where an action is the 0 of an irrelevant leaf that is none of its choices.
-        """
-        rows = self.row_shape
-        supports, extra = [], {}
-        for key in keys:
-            support = self.leaves[key].support()
-            assert support is not None  # what is exact has finitely many parents
-            if self.leaves[key].when and not self.leaves[key].has_zero:
-                extra[key] = len(support)
-                support = torch.cat([support, torch.zeros_like(support[:1])])
-            supports.append(support)
-        places = torch.cartesian_prod(*(torch.arange(len(s)) for s in supports))
-        indices = dict(zip(keys, places.view(-1, len(keys)).unbind(-1), strict=True))
-        grid = {}
-        for key, support in zip(keys, supports, strict=True):
-            values = support[indices[key].to(support.device)]
-            event = values.shape[1:]
-            grid[key] = values.view((-1, *[1] * len(rows), *event)).expand(-1, *rows, *event)
-        added = {key: indices[key] == place for key, place in extra.items()}
-        return grid, added
+    @property
+    def support(self) -> Constraint:
+        """It has no constraint of its own: what is legal depends on the actions of the parents."""
+        raise NotImplementedError("a dependent leaf has another support for each parent's action")
 
-    def _weigh(
-        self, keys: list[NestedKey], actions: Actions, extra: Mapping[Any, Tensor]
-    ) -> tuple[Tensor, dict[NestedKey, Tensor | None]]:
-        """Return the probability of every combination, and where each leaf is relevant in it."""
-        log_probs = []
-        relevance: dict[NestedKey, Tensor | None] = {}
-        for key in keys:
-            leaf = self.leaves[key]
-            relevance[key] = rows = _relevance(self.leaves, key, actions, relevance)
-            action, added = actions[key], extra.get(key)
-            if added is not None:  # not a choice: another stands in, to be scored as impossible
-                added = added.to(action.device)
-                action = torch.where(_with_dims(added, action.ndim), action[:1], action)
-            log_prob = leaf.build(actions, lenient=True).log_prob(action)
-            if rows is not None:  # an irrelevant leaf is 0 for certain
-                if added is None:
-                    zero = sum_event((action != 0).long(), action.ndim - log_prob.ndim) == 0
-                else:
-                    zero = _with_dims(added, log_prob.ndim).expand_as(log_prob)
-                    log_prob = log_prob.masked_fill(zero, -torch.inf)
-                certain = torch.zeros_like(log_prob).masked_fill(~zero, -torch.inf)
-                log_prob = torch.where(rows, log_prob, certain)
-            log_probs.append(log_prob)
-        return add(log_probs).exp(), relevance
-
-
-def _with_dims(first: Tensor, ndim: int) -> Tensor:
-    return first.view(-1, *[1] * (ndim - 1))
-
-
-def _relevance(
-    leaves: Mapping[NestedKey, Conditional],
-    key: NestedKey,
-    actions: Actions,
-    known: Mapping[NestedKey, Tensor | None],
-) -> Tensor | None:
-    """Return where a leaf is relevant: each parent is, and took one of the choices."""
-    rows: Tensor | None = None
-    for parent, choices in leaves[key].when.items():
-        index = leaves[parent].index(actions[parent])
-        taken = functools.reduce(torch.logical_or, [index == choice for choice in choices])
-        for more in (known[parent], rows):
-            taken = taken if more is None else taken & more
-        rows = taken
-    return rows
+    def enumerate_support(self, expand: bool = True) -> TensorDictBase:
+        """All joint actions, legal or not; an irrelevant leaf is 0. Batch size ``[n, *B]``."""
+        endless = [key for key, leaf in self.leaves.items() if leaf.support() is None]
+        if endless:
+            raise NotImplementedError(f"{endless} take infinitely many values")
+        table = Combinations(self.leaves, list(self.leaves), torch.Size())
+        possible = table.possible()
+        actions = {key: action[possible] for key, action in table.actions.items()}
+        return self._spread(actions, expand)
 
 
 def _entropy(dist: Distribution) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, kl_divergence, register_kl
 
 from tdheads.distributions.draw import deterministic
-from tdheads.distributions.masked_categorical import check_value_shape
+from tdheads.distributions.inputs import check_value_shape
 from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
 from tdheads.reduce import sum_event

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
-from torch.nn.functional import softplus
+from torch.nn.functional import logsigmoid
 
 from tdheads.checks import check_finite, check_options, eager, rows_where, show
-from tdheads.distributions.masked_categorical import (
+from tdheads.distributions.inputs import (
     as_bool_mask,
     check_value_shape,
     spread,
@@ -18,7 +18,7 @@ from tdheads.distributions.masked_categorical import (
 )
 from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
-from tdheads.reduce import sum_event
+from tdheads.reduce import add, sum_event
 
 
 class MaskedBernoulli(Movable, Distribution):
@@ -30,8 +30,9 @@ class MaskedBernoulli(Movable, Distribution):
     that round to 0 or 1 give no ``nan``.
 
     Args:
-        logits: log-odds of each bit, shape ``[*B, n]``.
+        logits: log-odds of each bit, shape ``[*B, n]``; ``inf`` and ``-inf`` are certain bits.
         mask: bits that may be 1, shape ``[*B, n]``, bool or 0/1 numbers; ``None`` allows all.
+        probs: instead of ``logits``: probability of each bit to be 1, shape ``[*B, n]``.
         on_empty: a row in which no bit may be 1 is an ``"error"``, or ``"neutral"``: all bits are 0
             and the row counts nothing.
         names, validate_args: as in :class:`~tdheads.distributions.MaskedCategorical`.
@@ -57,36 +58,38 @@ class MaskedBernoulli(Movable, Distribution):
 
     def __init__(
         self,
-        logits: Tensor,
+        logits: Tensor | None = None,
         mask: Tensor | None = None,
         *,
+        probs: Tensor | None = None,
         on_empty: str = "error",
         names: Names = Names(),
         validate_args: bool | None = None,
     ) -> None:
+        if (logits is None) == (probs is None):
+            raise ValueError(f"{show(names.params)}: give either logits or probs")
         check_options("on_empty", on_empty, ("error", "neutral"))
+        scores = probs if logits is None else logits
+        assert scores is not None
         self.validates = validate_args is not False and eager()
-        self._names = names
-        self.mask = as_bool_mask(mask, logits.shape, names, self.validates)
-        self.logits = upcast(logits)
-        if self.mask is not None:
-            # a masked bit is certain: its log-odds take no part, and get no gradient
-            self.logits = self.logits.masked_fill(~self.mask, 0)
-        self.empty = None
-        if self.mask is not None and on_empty == "neutral":
-            self.empty = ~self.mask.any(-1)
+        self.names = names
+        mask = as_bool_mask(mask, scores.shape, names, self.validates)
+        empty = None if mask is None else ~mask.any(-1)
+        self.empty = None if on_empty == "error" else empty
+        self.logits = upcast(scores) if logits is not None else _log_odds(upcast(scores))
         if self.validates:
-            check_finite(logits, names.params, "look at the network that wrote it")
-            self._check_rows()
-        super().__init__(logits.shape[:-1], logits.shape[-1:], validate_args=False)
+            todo = "look at the network that wrote it; probs are numbers from 0 to 1"
+            check_finite(self.logits, names.params, todo)
+            self._check_rows(empty)
+        if mask is not None:
+            # a masked bit is 0 for certain, and gets no gradient
+            self.logits = self.logits.masked_fill(~mask, -torch.inf)
+        super().__init__(scores.shape[:-1], scores.shape[-1:], validate_args=False)
 
-    def _check_rows(self) -> None:
-        if self.mask is None or self.empty is not None:
-            return
-        empty = ~self.mask.any(-1)
-        if empty.any():
+    def _check_rows(self, empty: Tensor | None) -> None:
+        if empty is not None and self.empty is None and empty.any():
             raise ValueError(
-                f"{show(self._names.mask)}: no bit may be 1 in {rows_where(empty)}; allow one in"
+                f"{show(self.names.mask)}: no bit may be 1 in {rows_where(empty)}; allow one in"
                 " each row, or build the head with on_empty='neutral' if such rows are normal"
             )
 
@@ -94,9 +97,8 @@ class MaskedBernoulli(Movable, Distribution):
         """Return a view of the distribution with a larger batch shape."""
         batch_shape = torch.Size(batch_shape)
         new = type(self).__new__(type(self)) if _instance is None else _instance
-        new.validates, new._names = self.validates, self._names
+        new.validates, new.names = self.validates, self.names
         new.logits = self.logits.expand(batch_shape + self.event_shape)
-        new.mask = None if self.mask is None else self.mask.expand(batch_shape + self.event_shape)
         new.empty = None if self.empty is None else self.empty.expand(batch_shape)
         Distribution.__init__(new, batch_shape, self.event_shape, validate_args=False)
         return new
@@ -104,7 +106,12 @@ class MaskedBernoulli(Movable, Distribution):
     @property
     def probs(self) -> Tensor:
         """Probability of each bit to be 1, ``[*B, n]``, exactly 0 where masked."""
-        return self._legal(self.logits.sigmoid())
+        return self.logits.sigmoid()
+
+    @property
+    def mask(self) -> Tensor:
+        """Bits that may be 1, ``[*B, n]``."""
+        return self.logits != -torch.inf
 
     @property
     def mean(self) -> Tensor:
@@ -135,27 +142,32 @@ class MaskedBernoulli(Movable, Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-probability of ``value`` (``[*S, *B, n]``, any dtype), shape ``[*S, *B]``."""
-        check_value_shape(value, self.batch_shape + self.event_shape, self._names)
+        check_value_shape(value, self.batch_shape + self.event_shape, self.names)
         if self.validates:
             self._check_bits(value)
-        one = value == 1
-        log_prob = -softplus(torch.where(one, -self.logits, self.logits))
-        if self.mask is not None:
-            log_prob = self._legal(log_prob).masked_fill(one & ~self.mask, -torch.inf)
-        return sum_event(log_prob, 1)
+        one, zero = self._log_probs()
+        return sum_event(torch.where(value == 1, one, zero), 1)
+
+    def _log_probs(self) -> tuple[Tensor, Tensor]:
+        """Log-probs of each bit to be 1 and to be 0; a certain bit has no gradient."""
+        # logsigmoid and not softplus, which torch cuts off at 20
+        certain = self.logits.isinf()
+        free = self.logits.masked_fill(certain, 0)
+        one = torch.where(certain, self.logits.clamp_max(0), logsigmoid(free))
+        zero = torch.where(certain, (-self.logits).clamp_max(0), logsigmoid(-free))
+        return one, zero
 
     def _check_bits(self, value: Tensor) -> None:
         bad = ((value != 0) & (value != 1)).any(-1)
         if bad.any():
             raise ValueError(
-                f"{show(self._names.value)}: expected zeros and ones, got"
+                f"{show(self.names.value)}: expected zeros and ones, got"
                 f" {value[bad][0].tolist()} in {rows_where(bad)}"
             )
 
     def entropy(self) -> Tensor:
         """Sum of the bits' entropies in nats, ``[*B]``."""
-        p, q = self.logits.sigmoid(), (-self.logits).sigmoid()
-        return sum_event(self._legal(p * softplus(-self.logits) + q * softplus(self.logits)), 1)
+        return -sum_event(add(_times_log(x, x) for x in self._log_probs()), 1)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All vectors of bits, legal or not, ``[2 ** n, *B, n]``."""
@@ -163,17 +175,22 @@ class MaskedBernoulli(Movable, Distribution):
         bits = torch.arange(2 ** len(place), device=self.logits.device).unsqueeze(-1) >> place
         return spread(bits % 2, self, expand)
 
-    def _legal(self, x: Tensor) -> Tensor:
-        return x if self.mask is None else x.masked_fill(~self.mask, 0)
+
+def _log_odds(probs: Tensor) -> Tensor:
+    # the log of 0 has gradient inf, and inf * 0 is nan further up: certain bits are set apart
+    never, always = probs == 0, probs == 1
+    odds = probs.masked_fill(never | always, 0.5).logit()
+    return odds.masked_fill(never, -torch.inf).masked_fill(always, torch.inf)
+
+
+def _times_log(p: Tensor, log: Tensor) -> Tensor:
+    """Return ``exp(p) log``, 0 where ``p`` is ``-inf``."""
+    never = p == -torch.inf
+    term = p.exp() * log.masked_fill(never | (log == -torch.inf), 0)
+    return term.masked_fill(~never & (log == -torch.inf), -torch.inf)
 
 
 @register_kl(MaskedBernoulli, MaskedBernoulli)
 def _kl_masked_bernoulli(p: MaskedBernoulli, q: MaskedBernoulli) -> Tensor:
-    x, y = p.logits, q.logits
-    kl = x.sigmoid() * (softplus(-y) - softplus(-x)) + (-x).sigmoid() * (softplus(y) - softplus(x))
-    if p.mask is not None:
-        kl = torch.where(p.mask, kl, softplus(y))  # p is 0 for certain
-    if q.mask is not None:
-        allowed = ~q.mask if p.mask is None else ~q.mask & p.mask
-        kl = kl.masked_fill(~q.mask, 0).masked_fill(allowed, torch.inf)
-    return sum_event(kl, 1)
+    sides = zip(p._log_probs(), q._log_probs(), strict=True)
+    return sum_event(add(_times_log(a, a) - _times_log(a, b) for a, b in sides), 1)

@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
-from tdheads.checks import check_finite, check_options, eager, rows_where, shape_error, show
+from tdheads.checks import check_finite, check_options, eager, rows_where, show
+from tdheads.distributions.inputs import (
+    as_bool_mask,
+    check_range,
+    check_value_shape,
+    spread,
+    upcast,
+)
 from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
 
@@ -167,65 +174,6 @@ class MaskedCategorical(Movable, Distribution):
         return spread(torch.arange(self.num_events, device=self.logits.device), self, expand)
 
 
-def spread(values: Tensor, dist: Distribution, expand: bool) -> Tensor:
-    """Give every row of a distribution the values of its support: ``[n, *B, *event]``.
-
-    Example:
-        >>> dist = MaskedCategorical(torch.zeros(2, 3))
-        >>> spread(torch.arange(3), dist, expand=False).shape
-        torch.Size([3, 1])
-    """
-    event, ones = values.shape[1:], [1] * len(dist.batch_shape)
-    values = values.view((-1, *ones, *event))
-    return values.expand(-1, *dist.batch_shape, *event) if expand else values
-
-
-def upcast(x: Tensor) -> Tensor:
-    """Return half and bfloat16 (and integer) input as float32, so that ratios are right."""
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
-
-
-def as_bool_mask(
-    mask: Tensor | None, shape: torch.Size, names: Names, checks: bool
-) -> Tensor | None:
-    """Return the mask as bool after checking its shape (always) and its values (``checks``)."""
-    if mask is None:
-        return None
-    if mask.shape != shape:
-        todo = "one entry per row and choice; nothing is broadcast"
-        raise shape_error(names.mask, shape, mask, todo)
-    if mask.dtype == torch.bool:
-        return mask
-    if checks and not ((mask == 0) | (mask == 1)).all():
-        raise ValueError(
-            f"{show(names.mask)}: expected 1 where a choice is legal and 0 elsewhere, got other"
-            " values; an additive mask (0 and -inf) has to be turned into `mask == 0`"
-        )
-    return mask.bool()
-
-
-def check_value_shape(value: Tensor, shape: torch.Size, names: Names) -> None:
-    """Refuse a value whose trailing dims are not ``shape``: nothing is broadcast into a batch."""
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{show(names.value)}: expected a tensor of actions, got {value!r}")
-    if value.shape[value.ndim - len(shape) :] != shape:
-        todo = "an action has one entry per row, and no stray dim of size 1"
-        raise shape_error(names.value, f"[..., {str(list(shape))[1:-1]}]", value, todo)
-
-
-def check_range(value: Tensor, n: int, names: Names) -> None:
-    """Refuse a choice outside ``0 .. n - 1``."""
-    if value.is_floating_point():
-        bad = (value < 0) | (value >= n) | (value != value.floor())
-    else:  # n may be more than a narrow dtype can hold
-        bad = (value.long() < 0) | (value.long() >= n)
-    if bad.any():
-        first = value[bad][0].item()
-        raise ValueError(
-            f"{show(names.value)}: choice {first} in {rows_where(bad)} is not one of 0 to {n - 1}"
-        )
-
-
 def _log_of(probs: Tensor) -> Tensor:
     # log(0) has gradient inf, and inf * 0 is nan further up: zeros are set apart before the log
     zero = probs == 0
@@ -248,10 +196,21 @@ def _finite(log_probs: Tensor) -> Tensor:
     return log_probs.masked_fill(log_probs == -torch.inf, 0)
 
 
+def kl_of_log_probs(p: Tensor, q: Tensor) -> Tensor:
+    """KL of two categoricals, from their log-probabilities: ``[*B, n]`` -> ``[*B]``.
+
+    Example:
+        >>> half = torch.tensor([0.5, 0.5]).log()
+        >>> kl_of_log_probs(torch.tensor([0.0, -torch.inf]), half)
+        tensor(0.6931)
+    """
+    legal = p != -torch.inf
+    terms = p.exp() * torch.where(legal, p - _finite(q), 0)
+    # inf also where the probability rounds to 0: 0 * inf would be nan
+    forbidden = legal & (q == -torch.inf)
+    return terms.masked_fill(forbidden, torch.inf).sum(-1)
+
+
 @register_kl(MaskedCategorical, MaskedCategorical)
 def _kl_masked_categorical(p: MaskedCategorical, q: MaskedCategorical) -> Tensor:
-    legal = p.logits != -torch.inf
-    terms = p.probs * torch.where(legal, p.logits - _finite(q.logits), 0)
-    # inf also where the probability rounds to 0: 0 * inf would be nan
-    forbidden = legal & (q.logits == -torch.inf)
-    return terms.masked_fill(forbidden, torch.inf).sum(-1)
+    return kl_of_log_probs(p.logits, q.logits)

@@ -6,17 +6,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints, register_kl
+from torch.distributions import constraints, register_kl
 
 from tdheads.checks import check_options, rows_where, show
-from tdheads.distributions.masked_categorical import MaskedCategorical, check_value_shape
-from tdheads.distributions.movable import Movable
+from tdheads.distributions.choices import ChoiceDistribution, kl_of_choices
+from tdheads.distributions.inputs import check_value_shape
+from tdheads.distributions.masked_categorical import MaskedCategorical
 from tdheads.keys import Names
 
 GRAD_METHODS = ("pass_through", "relaxed")
 
 
-class MaskedOneHotCategorical(Movable, Distribution):
+class MaskedOneHotCategorical(ChoiceDistribution):
     r"""Categorical over the legal choices whose samples are one-hot vectors.
 
     .. math:: p_i = m_i e^{z_i} / \sum_j m_j e^{z_j}
@@ -52,8 +53,6 @@ class MaskedOneHotCategorical(Movable, Distribution):
         tensor([0.5000])
     """
 
-    arg_constraints: dict[str, constraints.Constraint] = {}
-    closed = True
     has_enumerate_support = True
     has_rsample = True
 
@@ -67,39 +66,9 @@ class MaskedOneHotCategorical(Movable, Distribution):
         **options: Any,
     ) -> None:
         check_options("grad_method", grad_method, GRAD_METHODS)
-        self._set(MaskedCategorical(logits, mask, **options), grad_method, temperature)
-
-    def _set(self, index: MaskedCategorical, grad_method: str, temperature: float) -> None:
-        self._index = index
-        self._options = grad_method, temperature
-        event_shape = torch.Size([index.num_events])
-        super().__init__(index.batch_shape, event_shape, validate_args=False)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> MaskedOneHotCategorical:
-        """Return a view of the distribution with a larger batch shape."""
-        new = type(self).__new__(type(self)) if _instance is None else _instance
-        new._set(self._index.expand(batch_shape), *self._options)
-        return new
-
-    @property
-    def validates(self) -> bool:
-        """Whether values are looked at (a host synchronisation)."""
-        return self._index.validates
-
-    @property
-    def empty(self) -> Tensor | None:
-        """Rows without a legal choice, ``[*B]``; ``None`` if that is an error."""
-        return self._index.empty
-
-    @property
-    def logits(self) -> Tensor:
-        """Log-probabilities ``[*B, n]``, ``-inf`` where illegal."""
-        return self._index.logits
-
-    @property
-    def probs(self) -> Tensor:
-        """Probabilities ``[*B, n]``, exactly 0 where illegal."""
-        return self._index.probs
+        self._gradient = grad_method, temperature
+        base = MaskedCategorical(logits, mask, **options)
+        self._set(base, base.batch_shape, torch.Size([base.num_events]))
 
     @property
     def mean(self) -> Tensor:
@@ -114,46 +83,37 @@ class MaskedOneHotCategorical(Movable, Distribution):
     @property
     def mode(self) -> Tensor:
         """Most probable legal choice, the first one on ties: exactly one 1, ``[*B, n]`` int64."""
-        return self._one_hot(self._index.mode)
-
-    @property
-    def deterministic_sample(self) -> Tensor:
-        """The mode."""
-        return self.mode
+        return self._one_hot(self.base.mode)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Draw one-hot vectors, ``[*sample_shape, *B, n]`` int64."""
-        return self._one_hot(self._index.sample(sample_shape))
+        return self._one_hot(self.base.sample(sample_shape))
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Draw one-hot vectors with a straight-through gradient, in the dtype of the logits."""
-        method, temperature = self._options
+        method, temperature = self._gradient
         shape = torch.Size(sample_shape) + self.logits.shape
         if method == "pass_through":
-            hard, soft = self._index.sample(sample_shape), self.probs.expand(shape)
+            hard, soft = self.base.sample(sample_shape), self.probs.expand(shape)
         else:
-            scores = self._index.gumbel_scores(torch.Size(sample_shape))
+            scores = self.base.gumbel_scores(torch.Size(sample_shape))
             hard, soft = scores.argmax(-1), (scores / temperature).softmax(-1)
         # the bracket is exactly 0 in value: the sum is exactly one-hot
         return self._one_hot(hard).to(soft.dtype) + (soft - soft.detach())
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-probability of the one-hot ``value`` (``[*S, *B, n]``), shape ``[*S, *B]``."""
-        check_value_shape(value, self.batch_shape + self.event_shape, self._index.names)
+        check_value_shape(value, self.batch_shape + self.event_shape, self.names)
         if self.validates:
-            check_one_hot(value, self._index.names)
-        return self._index.log_prob(value.detach().to(torch.int8).argmax(-1))
-
-    def entropy(self) -> Tensor:
-        """Entropy over the legal choices in nats, ``[*B]``."""
-        return self._index.entropy()
+            check_one_hot(value, self.names)
+        return self.base.log_prob(value.detach().to(torch.int8).argmax(-1))
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All one-hot vectors, legal or not, ``[n, *B, n]``."""
-        return self._one_hot(self._index.enumerate_support(expand))
+        return self._one_hot(self.base.enumerate_support(expand))
 
     def _one_hot(self, index: Tensor) -> Tensor:
-        choices = torch.arange(self._index.num_events, device=index.device)
+        choices = torch.arange(self.base.num_events, device=index.device)
         return (index.unsqueeze(-1) == choices).long()
 
 
@@ -169,6 +129,4 @@ def check_one_hot(value: Tensor, names: Names) -> None:
         )
 
 
-@register_kl(MaskedOneHotCategorical, MaskedOneHotCategorical)
-def _kl_one_hot(p: MaskedOneHotCategorical, q: MaskedOneHotCategorical) -> Tensor:
-    return torch.distributions.kl_divergence(p._index, q._index)
+register_kl(MaskedOneHotCategorical, MaskedOneHotCategorical)(kl_of_choices)

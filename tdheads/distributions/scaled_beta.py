@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.distributions import Beta, Gamma, register_kl
 
 from tdheads.checks import check_positive, eager
-from tdheads.distributions.bounded import BoundedDistribution
+from tdheads.distributions.bounded import BoundedDistribution, kl_within_bounds
 from tdheads.distributions.bounds import Bounds
-from tdheads.distributions.masked_categorical import check_value_shape, upcast
+from tdheads.distributions.inputs import check_value_shape, upcast
 from tdheads.keys import Names
 
 
@@ -124,9 +124,4 @@ class ScaledBeta(BoundedDistribution):
         return self.bounds.drop_fixed(entropy + self.bounds.log_width(entropy))
 
 
-@register_kl(ScaledBeta, ScaledBeta)
-def _kl_scaled_beta(p: ScaledBeta, q: ScaledBeta) -> Tensor:
-    if p.validates and not p.bounds.same_as(q.bounds):
-        raise ValueError("KL of two ScaledBeta: expected the same bounds on both sides")
-    kl = torch.distributions.kl_divergence(p.base_dist, q.base_dist)
-    return p.bounds.drop_fixed(kl)
+register_kl(ScaledBeta, ScaledBeta)(kl_within_bounds)

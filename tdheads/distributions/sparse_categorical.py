@@ -6,15 +6,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints, register_kl
+from torch.distributions import constraints, register_kl
 
 from tdheads.checks import rows_where, shape_error, show
-from tdheads.distributions.masked_categorical import MaskedCategorical, check_range
-from tdheads.distributions.movable import Movable
+from tdheads.distributions.choices import ChoiceDistribution
+from tdheads.distributions.inputs import check_range, check_value_shape, spread
+from tdheads.distributions.masked_categorical import MaskedCategorical, kl_of_log_probs
 from tdheads.keys import Names
 
 
-class SparseCategorical(Movable, Distribution):
+class SparseCategorical(ChoiceDistribution):
     r"""Categorical over the choices in ``legal_index``, out of ``n``.
 
     .. math:: p(a) = \frac{e^{z_j}}{\sum_k e^{z_k}} \;\text{where}\; legal\_index_j = a
@@ -26,7 +27,7 @@ class SparseCategorical(Movable, Distribution):
         logits: of the listed choices, shape ``[*B, M]``.
         legal_index: the legal choices, each once, -1 as padding, shape ``[*B, M]``.
         n: number of choices in all.
-        on_empty, names, validate_args: as in :class:`MaskedCategorical`.
+        names, options: ``names``, ``on_empty``, ``validate_args`` as in :class:`MaskedCategorical`.
 
     Values are choices, shape ``[*B]`` int64; one that is not listed has log-prob ``-inf``.
 
@@ -44,8 +45,7 @@ class SparseCategorical(Movable, Distribution):
         tensor([-inf])
     """
 
-    arg_constraints: dict[str, constraints.Constraint] = {}
-    closed = True
+    has_enumerate_support = True
 
     def __init__(
         self,
@@ -53,29 +53,19 @@ class SparseCategorical(Movable, Distribution):
         legal_index: Tensor,
         n: int,
         *,
-        on_empty: str = "error",
         names: Names = Names(),
-        validate_args: bool | None = None,
+        **options: Any,
     ) -> None:
         if legal_index.shape != logits.shape:
             raise shape_error(names.mask, logits.shape, legal_index, "one entry per logit")
-        index = legal_index.long()
-        self._set(
-            MaskedCategorical(
-                logits, index >= 0, on_empty=on_empty, names=names, validate_args=validate_args
-            ),
-            index,
-            int(n),
-        )
+        self.legal_index, self.n = legal_index.long(), int(n)
+        listed = MaskedCategorical(logits, self.legal_index >= 0, names=names, **options)
+        self._set(listed, listed.batch_shape, torch.Size())
         if self.validates:
             self._check_index()
 
-    def _set(self, places: MaskedCategorical, index: Tensor, n: int) -> None:
-        self._places, self.legal_index, self.n = places, index, n
-        super().__init__(places.batch_shape, validate_args=False)
-
     def _check_index(self) -> None:
-        key, index = self._places.names.mask, self.legal_index
+        key, index = self.names.mask, self.legal_index
         bad = ((index < -1) | (index >= self.n)).any(-1)
         if bad.any():
             last = self.n - 1
@@ -87,30 +77,19 @@ class SparseCategorical(Movable, Distribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> SparseCategorical:
         """Return a view of the distribution with a larger batch shape."""
-        new = type(self).__new__(type(self)) if _instance is None else _instance
-        places = self._places.expand(batch_shape)
-        new._set(places, self.legal_index.expand(places.logits.shape), self.n)
+        new = super().expand(batch_shape, _instance)
+        new.legal_index = self.legal_index.expand(new.logits.shape)
         return new
-
-    @property
-    def validates(self) -> bool:
-        """Whether values are looked at (a host synchronisation)."""
-        return self._places.validates
-
-    @property
-    def empty(self) -> Tensor | None:
-        """Rows without a legal choice, ``[*B]``; ``None`` if that is an error."""
-        return self._places.empty
 
     @property
     def logits(self) -> Tensor:
         """Log-probabilities of the listed choices, ``[*B, M]``, ``-inf`` for padding."""
-        return self._places.logits
+        return self.base.logits
 
     @property
     def probs(self) -> Tensor:
         """Probabilities of the listed choices, ``[*B, M]``, 0 for padding."""
-        return self._places.probs
+        return self.base.probs
 
     @property
     def support(self) -> constraints.Constraint:
@@ -120,16 +99,11 @@ class SparseCategorical(Movable, Distribution):
     @property
     def mode(self) -> Tensor:
         """Most probable legal choice, ``[*B]``."""
-        return self._choice(self._places.mode)
-
-    @property
-    def deterministic_sample(self) -> Tensor:
-        """The mode."""
-        return self.mode
+        return self._choice(self.base.mode)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Draw choices, ``[*sample_shape, *B]`` int64."""
-        return self._choice(self._places.sample(sample_shape))
+        return self._choice(self.base.sample(sample_shape))
 
     def _choice(self, place: Tensor) -> Tensor:
         index = self.legal_index.expand(*place.shape, -1)
@@ -138,18 +112,29 @@ class SparseCategorical(Movable, Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-probability of ``value`` (``[*S, *B]``); a choice that is not listed: ``-inf``."""
+        check_value_shape(value, self.batch_shape, self.names)
         if self.validates:
-            check_range(value, self.n, self._places.names)
+            check_range(value, self.n, self.names)
         here = self.legal_index == value.long().unsqueeze(-1)
         if self.empty is not None:  # there choice 0 is taken for certain, from the first place
             first = torch.arange(here.shape[-1], device=here.device) == 0
             here = torch.where(self.empty.unsqueeze(-1), first & (value == 0).unsqueeze(-1), here)
-        score = self._places.log_prob(here.to(torch.int8).argmax(-1))
+        score = self.base.log_prob(here.to(torch.int8).argmax(-1))
         return score.masked_fill(~here.any(-1), -torch.inf)
 
-    def entropy(self) -> Tensor:
-        """Entropy over the legal choices in nats, ``[*B]``."""
-        return self._places.entropy()
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All choices, legal or not, ``[n, *B]`` (``[n, 1, ...]`` with ``expand=False``)."""
+        return spread(torch.arange(self.n, device=self.logits.device), self, expand)
+
+    def dense(self) -> Tensor:
+        """Log-probabilities of all choices, ``[*B, n]``, as :class:`MaskedCategorical` has them."""
+        # padding goes to a place of its own, which is cut off
+        place = torch.where(self.legal_index >= 0, self.legal_index, self.n)
+        if self.empty is not None:  # choice 0 is taken for certain, from the first place
+            first = torch.arange(place.shape[-1], device=place.device) == 0
+            place = torch.where(self.empty.unsqueeze(-1) & first, 0, place)
+        wide = self.logits.new_full((*self.batch_shape, self.n + 1), -torch.inf)
+        return wide.scatter(-1, place, self.logits)[..., : self.n]
 
 
 def legal_index(mask: Tensor, max_legal: int) -> Tensor:
@@ -174,13 +159,16 @@ def legal_index(mask: Tensor, max_legal: int) -> Tensor:
 
 
 @register_kl(SparseCategorical, SparseCategorical)
-def _kl_sparse(p: SparseCategorical, q: SparseCategorical) -> Tensor:
-    if p.legal_index is q.legal_index:
-        return torch.distributions.kl_divergence(p._places, q._places)
-    # q's log-prob of every choice that p lists, wherever q lists it
+@register_kl(SparseCategorical, MaskedCategorical)
+def _kl_sparse(p: SparseCategorical, q: SparseCategorical | MaskedCategorical) -> Tensor:
+    if isinstance(q, SparseCategorical) and p.legal_index is q.legal_index:
+        return torch.distributions.kl_divergence(p.base, q.base)
+    # q's log-prob of every choice that p lists, wherever q has it
     listed = p.legal_index.movedim(-1, 0).clamp_min(0)
     other = q.log_prob(listed).movedim(0, -1)
-    legal = p.logits != -torch.inf
-    gap = torch.where(legal, p.logits - other.masked_fill(other == -torch.inf, 0), 0)
-    terms = p.logits.exp() * gap
-    return terms.masked_fill(legal & (other == -torch.inf), torch.inf).sum(-1)
+    return kl_of_log_probs(p.logits, other)
+
+
+@register_kl(MaskedCategorical, SparseCategorical)
+def _kl_to_sparse(p: MaskedCategorical, q: SparseCategorical) -> Tensor:
+    return kl_of_log_probs(p.logits, q.dense())

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.distributions import register_kl
 
 from tdheads.checks import check_finite, check_positive, eager
-from tdheads.distributions.bounded import BoundedDistribution
+from tdheads.distributions.bounded import BoundedDistribution, kl_within_bounds
 from tdheads.distributions.bounds import Bounds
 from tdheads.distributions.gaussian import Gaussian
-from tdheads.distributions.masked_categorical import check_value_shape, upcast
+from tdheads.distributions.inputs import check_value_shape, upcast
 from tdheads.keys import Names
 
 # Weights of the convergence acceleration of an alternating series (Cohen, Rodriguez Villegas and
@@ -159,10 +159,4 @@ def _one_sided(a: Tensor, z: Tensor) -> Tensor:
     return torch.where(beyond > 0, far, near)
 
 
-@register_kl(TanhNormal, TanhNormal)
-def _kl_tanh_normal(p: TanhNormal, q: TanhNormal) -> Tensor:
-    # KL does not change under a bijection that both sides share
-    if p.validates and not p.bounds.same_as(q.bounds):
-        raise ValueError("KL of two TanhNormal: expected the same bounds on both sides")
-    kl = torch.distributions.kl_divergence(p.base_dist, q.base_dist)
-    return p.bounds.drop_fixed(kl)
+register_kl(TanhNormal, TanhNormal)(kl_within_bounds)

@@ -12,7 +12,7 @@ from torch.nn.functional import softplus
 from tdheads.checks import eager
 from tdheads.distributions import IndependentLeaf, ScaledBeta
 from tdheads.distributions.bounds import Bounds
-from tdheads.distributions.masked_categorical import upcast
+from tdheads.distributions.inputs import upcast
 from tdheads.heads.leaf import LeafHead
 from tdheads.keys import NestedKey
 

@@ -15,7 +15,7 @@ from tdheads.distributions import IndependentLeaf, TanhNormal
 from tdheads.distributions.bounds import Bounds
 from tdheads.distributions.box_normal import BoxNormal, Sides
 from tdheads.distributions.gaussian import Gaussian
-from tdheads.distributions.masked_categorical import upcast
+from tdheads.distributions.inputs import upcast
 from tdheads.heads.leaf import LeafHead
 from tdheads.keys import SCALE, NestedKey, suffixed
 

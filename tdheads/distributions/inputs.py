@@ -1,0 +1,69 @@
+"""What distributions do with what they are given: dtypes, masks, values."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from tdheads.checks import rows_where, shape_error, show
+from tdheads.keys import Names
+
+
+def spread(values: Tensor, dist: Distribution, expand: bool) -> Tensor:
+    """Give every row of a distribution the values of its support: ``[n, *B, *event]``.
+
+    Example:
+        >>> dist = torch.distributions.Categorical(torch.ones(2, 3))
+        >>> spread(torch.arange(3), dist, expand=False).shape
+        torch.Size([3, 1])
+    """
+    event, ones = values.shape[1:], [1] * len(dist.batch_shape)
+    values = values.view((-1, *ones, *event))
+    return values.expand(-1, *dist.batch_shape, *event) if expand else values
+
+
+def upcast(x: Tensor) -> Tensor:
+    """Return half and bfloat16 (and integer) input as float32, so that ratios are right."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+def as_bool_mask(
+    mask: Tensor | None, shape: torch.Size, names: Names, checks: bool
+) -> Tensor | None:
+    """Return the mask as bool after checking its shape (always) and its values (``checks``)."""
+    if mask is None:
+        return None
+    if mask.shape != shape:
+        todo = "one entry per row and choice; nothing is broadcast"
+        raise shape_error(names.mask, shape, mask, todo)
+    if mask.dtype == torch.bool:
+        return mask
+    if checks and not ((mask == 0) | (mask == 1)).all():
+        raise ValueError(
+            f"{show(names.mask)}: expected 1 where a choice is legal and 0 elsewhere, got other"
+            " values; an additive mask (0 and -inf) has to be turned into `mask == 0`"
+        )
+    return mask.bool()
+
+
+def check_value_shape(value: Tensor, shape: torch.Size, names: Names) -> None:
+    """Refuse a value whose trailing dims are not ``shape``: nothing is broadcast into a batch."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{show(names.value)}: expected a tensor of actions, got {value!r}")
+    if value.shape[value.ndim - len(shape) :] != shape:
+        todo = "an action has one entry per row, and no stray dim of size 1"
+        raise shape_error(names.value, f"[..., {str(list(shape))[1:-1]}]", value, todo)
+
+
+def check_range(value: Tensor, n: int, names: Names) -> None:
+    """Refuse a choice outside ``0 .. n - 1``."""
+    if value.is_floating_point():
+        bad = (value < 0) | (value >= n) | (value != value.floor())
+    else:  # n may be more than a narrow dtype can hold
+        bad = (value.long() < 0) | (value.long() >= n)
+    if bad.any():
+        first = value[bad][0].item()
+        raise ValueError(
+            f"{show(names.value)}: choice {first} in {rows_where(bad)} is not one of 0 to {n - 1}"
+        )
