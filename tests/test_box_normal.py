@@ -88,3 +88,13 @@ def test_an_action_beyond_its_bound_is_an_error() -> None:
         build().log_prob(torch.tensor([1.5, 0.0, 0.0, 0.0], dtype=torch.float64))
     with pytest.raises(ValueError, match="expected low <= high"):
         Sides(HIGH, LOW)
+
+
+def test_kl_of_other_bounds_is_an_error() -> None:
+    p, q = build(), build()
+    assert (kl_divergence(p, q) == 0).all()
+    high = HIGH.clone()
+    high[1] += 1
+    moved = BoxNormal(q.free.loc, q.free.scale, Sides(LOW, high))
+    with pytest.raises(ValueError, match="same bounds"):
+        kl_divergence(p, moved)

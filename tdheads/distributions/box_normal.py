@@ -12,7 +12,7 @@ from tdheads.checks import eager, rows_where, show
 from tdheads.constants import Constants
 from tdheads.distributions.bounds import Bounds
 from tdheads.distributions.gaussian import Gaussian
-from tdheads.distributions.masked_categorical import check_value_shape, upcast
+from tdheads.distributions.inputs import check_value_shape, upcast
 from tdheads.distributions.movable import Movable
 from tdheads.distributions.tanh_normal import TanhNormal
 from tdheads.keys import Names
@@ -40,6 +40,11 @@ class Sides(Constants):
         )
         two = below & above
         self.bounds = Bounds(torch.where(two, low, -1), torch.where(two, high, 1))
+
+    def same_as(self, other: Sides) -> bool:
+        """Whether both have equal bounds (looks at values)."""
+        kinds = ((self.one, other.one), (self.bound, other.bound), (self.sign, other.sign))
+        return self.bounds.same_as(other.bounds) and all(torch.equal(a, b) for a, b in kinds)
 
 
 class BoxNormal(Movable, Distribution):
@@ -164,5 +169,7 @@ class BoxNormal(Movable, Distribution):
 @register_kl(BoxNormal, BoxNormal)
 def _kl_box_normal(p: BoxNormal, q: BoxNormal) -> Tensor:
     # KL does not change under the bijections that both sides share
+    if p.validates and not p.sides.same_as(q.sides):
+        raise ValueError("KL of two BoxNormal: expected the same bounds on both sides")
     kl = kl_divergence(p.free, q.free)
     return p.squashed.bounds.drop_fixed(kl)
