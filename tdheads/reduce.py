@@ -33,6 +33,17 @@ def sum_leaves(leaves: TensorDictBase) -> Tensor:
     return add(leaves.values(include_nested=True, leaves_only=True))
 
 
+def mean_leaves(leaves: TensorDictBase) -> Tensor:
+    """Mean of the entries of a tensordict of equally shaped tensors.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> mean_leaves(TensorDict({"a": torch.ones(3), "b": torch.zeros(3)}))
+        tensor([0.5000, 0.5000, 0.5000])
+    """
+    return torch.stack(list(leaves.values(include_nested=True, leaves_only=True))).mean(0)
+
+
 def sum_event(x: Tensor, event_ndim: int) -> Tensor:
     """Sum over the last ``event_ndim`` dims: ``[*B, *event]`` -> ``[*B]``.
 

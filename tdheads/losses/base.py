@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -10,14 +11,14 @@ from tensordict.nn import dispatch
 from torch import Tensor
 from torchrl.objectives.utils import distance_loss
 
-from tdheads.checks import require, shape_error, show
+from tdheads.checks import missing, require, shape_error, show
 from tdheads.keys import ENTROPY, LOG_PROB, NestedKey, as_key, as_path, suffixed
 from tdheads.losses import functional as F
 from tdheads.losses.adapter import leaf_entropies
 from tdheads.losses.module import PolicyLossModule
 from tdheads.losses.policy import PolicyRows, advantage_rows, policy_rows
 from tdheads.losses.rows import Valid
-from tdheads.reduce import add, masked_max, masked_mean, masked_sum, sum_leaves
+from tdheads.reduce import add, masked_max, masked_mean, masked_sum, mean_leaves, sum_leaves
 
 
 class PolicyLoss(PolicyLossModule):
@@ -56,8 +57,7 @@ class PolicyLoss(PolicyLossModule):
             keys += [("leaf_kl_approx", *as_path(key)) for key in self.action_keys]
         if self.entropy_bonus:
             keys += ["loss_entropy", "entropy"]
-            names = [suffixed(key, ENTROPY) for key in self.action_keys]
-            keys += [("composite_entropy", *as_path(name)) for name in names]
+            keys += self._entropy_keys()
         if self.critic_coeff is not None:
             keys.append("loss_critic")
             keys += ["value_clip_fraction"] if self.clip_value is not None else []
@@ -107,7 +107,7 @@ class PolicyLoss(PolicyLossModule):
         todo = (
             f"run a value estimator, e.g. GAE, or store it for {show(self.tensor_keys.advantage)}"
         )
-        for name in ("reward", "done", "terminated"):
+        for name in ("reward", "done"):  # terminated is done where it is not stored
             require(td, as_key(("next", getattr(self.tensor_keys, name))), todo)
         params = self.critic_network_params.detach() if self.functional else None
         targets = self.target_critic_network_params if self.functional else None
@@ -147,6 +147,11 @@ class PolicyLoss(PolicyLossModule):
         out.set("mean_ratio", masked_mean(ratio, rows.valid))
         out.set("ratio_clamped", F.count_clamped(log_ratio, rows.valid))
 
+    def _entropy_keys(self) -> list[tuple[str, ...]]:
+        """Return where the leaves' entropies are written; that of an only leaf is ``entropy``."""
+        leaves = self.action_keys if len(self.action_keys) > 1 else []
+        return [("composite_entropy", *as_path(suffixed(key, ENTROPY))) for key in leaves]
+
     def _write_entropy(self, out: TensorDictBase, rows: PolicyRows) -> None:
         leaves = leaf_entropies(rows.dist, self.samples_mc_entropy)
         entropies = [leaves.get(suffixed(key, ENTROPY)) for key in self.action_keys]
@@ -155,37 +160,75 @@ class PolicyLoss(PolicyLossModule):
         bonus = [torch.where(c == 0, 0, c * h) for c, h in zip(coeff, entropies, strict=True)]
         out.set("loss_entropy", self._reduce(-add(bonus), rows.valid))
         out.set("entropy", masked_mean(sum_leaves(leaves).detach(), rows.valid))
-        for key, entropy in zip(self.action_keys, entropies, strict=True):
-            name = ("composite_entropy", *as_path(suffixed(key, ENTROPY)))
+        for name, entropy in zip(self._entropy_keys(), entropies, strict=False):
             out.set(name, masked_mean(entropy.detach(), rows.valid))
 
     def _write_critic(self, out: TensorDictBase, td: TensorDictBase, valid: Valid | None) -> None:
-        loss, clip_fraction, explained = self.loss_critic(td, valid)
-        rows = None if valid is None else valid.for_values(loss.shape)
-        out.set("loss_critic", self._reduce(loss, rows))
-        if clip_fraction is not None:
-            out.set("value_clip_fraction", masked_mean(clip_fraction, rows))
+        loss, clipped, explained = self.loss_critic(td, valid)
+        if isinstance(loss, TensorDictBase):  # of a critic that writes several values
+            loss = sum_leaves(loss)
+            clipped, explained = (
+                mean_leaves(x) if isinstance(x, TensorDictBase) else None
+                for x in (clipped, explained)
+            )
+        rows = None if valid is None else valid.for_values(loss.shape[:-1])
+        out.set("loss_critic", self._reduce(loss.squeeze(-1), rows))
+        if clipped is not None:
+            out.set("value_clip_fraction", masked_mean(clipped.squeeze(-1), rows))
         if explained is not None:
             out.set("explained_variance", explained)
 
     def loss_critic(
         self, tensordict: TensorDictBase, valid: Valid | None = None
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    ) -> tuple[Tensor | TensorDict, Tensor | TensorDict | None, Tensor | TensorDict | None]:
         """Return the weighted critic loss and its clipping per row, and the explained variance.
 
-        Shapes: ``[*B]``, ``[*B]`` or ``None`` without ``clip_value``, ``[]`` or ``None``.
+        Shapes: ``[*B, 1]``, ``[*B, 1]`` or ``None`` without ``clip_value``, ``[]`` or ``None``; for
+        a critic that writes a tensordict of values, tensordicts of them.
         """
-        keys = self.tensor_keys
         td = tensordict.detach() if self.separate_losses else tensordict.copy()
+        value, target, old = self._values(td)
+        if isinstance(value, Tensor):
+            return self._critic_terms(value, target, old, valid)
+        names = list(value.keys(include_nested=True, leaves_only=True))
+        olds = [None if old is None else old.get(name) for name in names]
+        terms = [
+            self._critic_terms(value.get(name), target.get(name), one, valid)
+            for name, one in zip(names, olds, strict=True)
+        ]
+        loss, clipped, explained = (
+            None if column[0] is None else TensorDict(dict(zip(names, column, strict=True)))
+            for column in zip(*terms, strict=True)
+        )
+        return loss, clipped, explained
+
+    def _values(self, td: TensorDictBase) -> tuple[Any, Any, Any]:
+        """Return the critic's output, its target and, for clipping, its output at collection."""
+        keys = self.tensor_keys
         target = require(td, keys.value_target, "run a value estimator, e.g. GAE, on the batch")
         old = None
         if self.clip_value is not None:
-            old = require(td, keys.value, "clip_value needs the value at collection")
+            old = td.get(keys.value, None)
+            if old is None:
+                todo = (  # in TorchRL's words
+                    f"clip_value is set to {self.clip_value}, but the key {keys.value} was not"
+                    " found in the input tensordict. Make sure that the value passed to PPO exists"
+                    " in the input tensordict."
+                )
+                raise missing(keys.value, td, todo)
+            if isinstance(old, TensorDictBase):
+                old = old.copy()  # the critic writes into the one in td
         with self.using("critic_network") as critic:
             value = require(
                 critic(td), keys.value, "name the critic's output with set_keys(value=)"
             )
+        return value, target, old
+
+    def _critic_terms(
+        self, value: Tensor, target: Tensor, old: Tensor | None, valid: Valid | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         if value.shape != target.shape:
+            keys = self.tensor_keys
             todo = f"it has to have the shape of the critic's output, {show(keys.value)}"
             raise shape_error(keys.value_target, value.shape, target, todo)
         loss = distance_loss(value, target, self.loss_critic_type)
@@ -193,7 +236,7 @@ class PolicyLoss(PolicyLossModule):
         if old is not None:
             near = F.clip_value(value, old, self.clip_value)
             loss = torch.maximum(loss, distance_loss(near, target, self.loss_critic_type))
-            clipped = ((value - old).detach().abs() > self.clip_value).to(loss.dtype).squeeze(-1)
+            clipped = ((value - old).detach().abs() > self.clip_value).to(loss.dtype)
         explained = None
         if self.log_explained_variance:
             rows = None if valid is None else valid.for_values(value.shape[:-1])
@@ -201,4 +244,4 @@ class PolicyLoss(PolicyLossModule):
                 value.detach().squeeze(-1), target.detach().squeeze(-1), rows
             )
         coeff = 1.0 if self.critic_coeff is None else self.critic_coeff
-        return coeff * loss.squeeze(-1), clipped, explained
+        return coeff * loss, clipped, explained

@@ -75,9 +75,15 @@ class ClipPPOLoss(PolicyLoss):
         **options: Any,
     ) -> None:
         pair = isinstance(clip_epsilon, (tuple, list))
-        low, high = clip_epsilon if isinstance(clip_epsilon, (tuple, list)) else [clip_epsilon] * 2
+        bounds = clip_epsilon if isinstance(clip_epsilon, (tuple, list)) else [clip_epsilon] * 2
+        if len(bounds) != 2:
+            raise ValueError(f"clip_epsilon: expected a number or length 2, got {clip_epsilon}")
+        low, high = bounds
         if not (0 <= low < 1 and high >= 0):
-            raise ValueError(f"clip_epsilon: expected 0 <= low < 1, high >= 0, got {low}, {high}")
+            raise ValueError(
+                "clip_epsilon: expected non-negative numbers, and the low one must be < 1, got"
+                f" {low}, {high}"
+            )
         if clip_value is True and pair:
             raise ValueError(f"clip_value=True: expected one clip_epsilon, got {clip_epsilon}")
         if isinstance(clip_value, bool):
@@ -92,21 +98,25 @@ class ClipPPOLoss(PolicyLoss):
         """Refuse to set the epsilon that this loss does not use, which would change nothing."""
         names = self.__dict__.get("_bound_names", ())
         if name in ClipPPOLoss._schedulable_buffers and names and name not in names:
-            raise AttributeError(f"{name}: this loss clips with {sorted(set(names))}; set those")
+            kind = "symmetric" if names[0] == names[1] else "asymmetric"
+            raise AttributeError(
+                f"{name}: this loss is {kind}; set {', '.join(sorted(set(names)))}"
+            )
         super().__setattr__(name, value)
 
-    def _bounds(self) -> tuple[Tensor, Tensor]:
+    @property
+    def _clip_bounds(self) -> tuple[Tensor, Tensor]:
         low, high = (getattr(self, name) for name in self._bound_names)
         return (-low).log1p(), high.log1p()
 
     def _surrogate(self, log_ratio: Tensor, advantage: Tensor, log_weight: Tensor | None) -> Tensor:
-        return F.clipped_surrogate(log_ratio, advantage, *self._bounds(), log_weight)
+        return F.clipped_surrogate(log_ratio, advantage, *self._clip_bounds, log_weight)
 
     def _variant_keys(self) -> list[NestedKey]:
         return ["clip_fraction"]
 
     @torch.no_grad()
     def _write_variant(self, out: TensorDictBase, rows: PolicyRows) -> None:
-        low, high = self._bounds()
+        low, high = self._clip_bounds
         clipped = (rows.log_ratio < low) | (rows.log_ratio > high)
         out.set("clip_fraction", masked_mean(clipped.to(rows.log_ratio.dtype), rows.valid))

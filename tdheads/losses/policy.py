@@ -67,8 +67,15 @@ def advantage_rows(loss: PolicyLossModule, td: TensorDictBase, shape: torch.Size
         return advantage.squeeze(-1)
     if len(shape) > td.batch_dims and advantage.shape == (*shape[:-1], 1):
         return advantage.expand(shape)  # one advantage for a team, one ratio per agent
-    todo = "one advantage per log-prob, with a trailing dim of size 1: advantage.unsqueeze(-1)"
-    raise shape_error(loss.tensor_keys.advantage, (*shape, 1), advantage, todo)
+    raise _advantage_error(loss, shape, advantage)
+
+
+def _advantage_error(loss: PolicyLossModule, rows: torch.Size, advantage: Tensor) -> ValueError:
+    todo = (
+        "one advantage per log-prob, with a trailing dim of size 1, advantage.unsqueeze(-1): a flat"
+        " one would make an outer product"
+    )
+    return shape_error(loss.tensor_keys.advantage, (*rows, 1), advantage, todo)
 
 
 def _score(
@@ -97,7 +104,10 @@ def _score(
 
 def _row_shape(loss: PolicyLossModule, td: TensorDictBase) -> torch.Size:
     """Return the batch dims of the action: those of its group, or of the advantage."""
-    rows = td.get(loss.tensor_keys.advantage).shape[:-1]
+    advantage = td.get(loss.tensor_keys.advantage)
+    if advantage.ndim <= td.batch_dims:
+        raise _advantage_error(loss, td.batch_size, advantage)
+    rows = advantage.shape[:-1]
     group = as_path(loss.action_keys[0])[:-1]
     nested = td.get(group, None) if group else None
     return nested.batch_size if nested is not None and nested.ndim > len(rows) else rows
