@@ -99,7 +99,7 @@ class PolicyLossModule(LossModule):
         check_options("loss_critic_type", loss_critic_type, ("l1", "l2", "smooth_l1"))
         check_options("reduction", reduction or "mean", ("mean", "sum", "none"))
         if advantage_norm is not None and normalize_advantage:
-            raise ValueError("normalize_advantage and advantage_norm: give one of them, not both")
+            raise ValueError("normalize_advantage, advantage_norm: mutually exclusive, give one")
         if max_importance_ratio is not None and max_importance_ratio <= 0:
             raise ValueError(f"max_importance_ratio: expected > 0, got {max_importance_ratio}")
         self.entropy_bonus = entropy_bonus
