@@ -28,4 +28,7 @@ from tdheads.heads import make_actor as make_actor
 from tdheads.heads import make_head as make_head
 from tdheads.heads import register_head as register_head
 from tdheads.losses import ClipPPOLoss as ClipPPOLoss
+from tdheads.losses import KLPENPPOLoss as KLPENPPOLoss
 from tdheads.losses import PolicyLoss as PolicyLoss
+from tdheads.losses import PPOLoss as PPOLoss
+from tdheads.losses import SPOLoss as SPOLoss

@@ -21,10 +21,20 @@ def eager() -> bool:
         >>> eager()
         True
     """
+    return not torch.compiler.is_compiling() and not transformed()
+
+
+def transformed() -> bool:
+    """Whether a transform of ``torch.func`` (vmap, grad, ...) is running.
+
+    Example:
+        >>> torch.vmap(lambda x: x + transformed())(torch.zeros(2))
+        tensor([1., 1.])
+    """
     if torch.compiler.is_compiling():
         return False
-    # torch has no public way to ask whether a functorch transform (vmap, grad) is running
-    return torch._C._functorch.maybe_current_level() is None
+    # torch has no public way to ask
+    return torch._C._functorch.maybe_current_level() is not None
 
 
 def show(key: Any) -> str:

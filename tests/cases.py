@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,10 @@ from tdheads import (
     BetaHead,
     BoxNormalHead,
     CategoricalHead,
+    ClipPPOLoss,
     CompositeHead,
     Head,
+    KLPENPPOLoss,
     MaskedBernoulli,
     MaskedCategorical,
     MaskedJointCategorical,
@@ -30,7 +33,10 @@ from tdheads import (
     MultiOneHotHead,
     NormalHead,
     OneHotCategoricalHead,
+    PolicyLoss,
+    PPOLoss,
     SequenceHead,
+    SPOLoss,
     TanhNormalHead,
     make_actor,
 )
@@ -302,6 +308,22 @@ HEADS = [
         {"items_mask": (5,)},
     ),
     HeadCase("hybrid", _hybrid, {"kind_mask": (N,), "items_mask": (sum(NVEC),)}),
+]
+
+
+@dataclass(frozen=True)
+class LossCase:
+    """A loss, with keywords that leave nothing to chance or to the batch before."""
+
+    name: str
+    build: Callable[..., PolicyLoss]
+
+
+LOSSES = [
+    LossCase("ppo", PPOLoss),
+    LossCase("clip", ClipPPOLoss),
+    LossCase("kl-penalty", partial(KLPENPPOLoss, adapt_beta=False, beta=0.7)),
+    LossCase("spo", SPOLoss),
 ]
 
 

@@ -15,48 +15,19 @@ from torchrl.objectives import ValueEstimators
 from torchrl.objectives.value import GAE
 
 from tdheads import CategoricalHead, ClipPPOLoss, CompositeHead, NormalHead
-from tests.batches import TERMS, collect, gradients, move
+from tests.batches import (
+    TERMS,
+    check_finite_differences,
+    collect,
+    gradients,
+    move,
+    with_garbage,
+)
 from tests.cases import FEATURES, HEADS, HeadCase, case_ids, critic
+from tests.hand import NEW_POLICY, Constant, constant_actor, constant_critic, three_rows, two_leaves
 
 all_heads = pytest.mark.parametrize("case", HEADS, ids=case_ids(HEADS))
 HYBRID = HEADS[-1]
-
-
-class Constant(nn.Module):
-    """Writes the same learnable row for every row of the batch."""
-
-    def __init__(self, *values: float) -> None:
-        super().__init__()
-        self.row = nn.Parameter(torch.tensor(values))
-
-    def forward(self, observation: Tensor) -> Tensor:
-        return self.row.expand(*observation.shape[:-1], -1)
-
-
-def constant_actor(*leaves: str, logits: tuple[float, ...]) -> ProbabilisticTensorDictSequential:
-    nets = [
-        TensorDictModule(Constant(*logits), ["observation"], [f"{leaf}_logits"]) for leaf in leaves
-    ]
-    heads = [CategoricalHead(leaf, len(logits)) for leaf in leaves]
-    head = heads[0] if len(heads) == 1 else CompositeHead(*heads)
-    return ProbabilisticTensorDictSequential(*nets, head)
-
-
-def constant_critic(value: float) -> TensorDictModule:
-    return TensorDictModule(Constant(value), ["observation"], ["state_value"])
-
-
-def three_rows() -> TensorDict:
-    """Old policy (1/2, 1/2); actions 0, 1, 0 with advantages 1, -2, -1."""
-    td = TensorDict({"observation": torch.zeros(3, 1)}, [3])
-    td["action"] = torch.tensor([0, 1, 0])
-    td["action_log_prob"] = torch.full((3,), math.log(0.5))
-    td["advantage"] = torch.tensor([[1.0], [-2.0], [-1.0]])
-    td["value_target"] = torch.tensor([[1.0], [3.0], [0.0]])
-    return td
-
-
-NEW_POLICY = (math.log(4.0), 0.0)  # probabilities 0.8 and 0.2
 
 
 def test_every_figure_worked_out_by_hand() -> None:
@@ -110,15 +81,8 @@ def test_a_validity_mask_worked_out_by_hand() -> None:
 def test_the_joint_ratio_is_clipped_not_each_leaf() -> None:
     # Leaf a moves from 1/2 to 0.8 (ratio 1.6), leaf b from 1/2 to 0.3125 (ratio 0.625): the joint
     # ratio is 1 and nothing is clipped. Clipping each leaf would give 1.2 * 0.8 = 0.96.
-    nets = [
-        TensorDictModule(Constant(math.log(4.0), 0.0), ["observation"], ["a_logits"]),
-        TensorDictModule(Constant(math.log(0.3125 / 0.6875), 0.0), ["observation"], ["b_logits"]),
-    ]
-    head = CompositeHead(CategoricalHead("a", 2), CategoricalHead("b", 2))
-    td = three_rows()[:1]
-    td["a"], td["b"] = torch.tensor([0]), torch.tensor([0])
-    td["a_log_prob"], td["b_log_prob"] = td["action_log_prob"], td["action_log_prob"].clone()
-    loss = ClipPPOLoss(ProbabilisticTensorDictSequential(*nets, head), constant_critic(0.0))
+    actor, td = two_leaves()
+    loss = ClipPPOLoss(actor, constant_critic(0.0))
     out = loss(td)
     assert out["loss_objective"].item() == pytest.approx(-1)
     assert out["clip_fraction"] == 0
@@ -144,40 +108,10 @@ def test_finite_differences_of_every_term(case: HeadCase) -> None:
     td = collect(case, actor, [5], dtype)
     move(actor, 0.03)
     loss = ClipPPOLoss(actor, value, clip_value=0.3)
-    for term in TERMS:
-        loss.zero_grad()
-        loss(td)[term].backward()
-        for param in loss.parameters():
-            grad = torch.zeros_like(param) if param.grad is None else param.grad
-            index = int(grad.abs().argmax())
-            numeric = []
-            for step in (1e-6, -1e-6):
-                with torch.no_grad():
-                    param.view(-1)[index] += step
-                    numeric.append(loss(td)[term].item())
-                    param.view(-1)[index] -= step
-            slope = (numeric[0] - numeric[1]) / 2e-6
-            assert grad.view(-1)[index].item() == pytest.approx(slope, rel=1e-4, abs=1e-7)
+    check_finite_differences(loss, td, TERMS)
 
 
 # ---- rows that do not count
-
-
-def with_garbage(td: TensorDict, rows: list[int], garbage: float) -> TensorDict:
-    """Fill the rows with garbage in every entry and mark them as invalid."""
-    td = td.clone()
-    for key, value in td.items(True, True):
-        if value.dtype == torch.bool:
-            value[rows] = False
-        elif value.is_floating_point():
-            value[rows] = garbage
-        else:
-            value[rows] = -77
-        td[key] = value
-    valid = torch.ones(td.batch_size, dtype=torch.bool)
-    valid[rows] = False
-    td["collector", "mask"] = valid.unsqueeze(-1)
-    return td
 
 
 @all_heads

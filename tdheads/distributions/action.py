@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import CompositeDistribution, InteractionType
 from torch import Tensor
-from torch.distributions import Distribution, register_kl
+from torch.distributions import Distribution, kl_divergence, register_kl
 from torch.distributions.constraints import Constraint
 
 from tdheads.checks import require
@@ -18,6 +18,8 @@ from tdheads.distributions.movable import Movable
 from tdheads.distributions.supports import Leaves
 from tdheads.keys import ENTROPY, KL, LOG_PROB, NestedKey, as_key, suffixed
 from tdheads.reduce import sum_leaves
+
+Measure = Callable[..., Tensor]
 
 
 class ActionDistribution(Movable, CompositeDistribution):
@@ -170,13 +172,14 @@ class ActionDistribution(Movable, CompositeDistribution):
         """Entropy of every leaf in nats: ``K_entropy`` of shape ``[*B]``."""
         return self._each(ENTROPY, lambda _, dist: dist.entropy())
 
-    def kl(self, other: ActionDistribution) -> TensorDictBase:
-        """KL from this distribution to ``other``, leaf by leaf: ``K_kl`` of shape ``[*B]``."""
+    def kl(self, other: ActionDistribution, measure: Measure = kl_divergence) -> TensorDictBase:
+        """KL from this distribution to ``other``, leaf by leaf: ``K_kl`` of shape ``[*B]``.
+
+        ``measure`` takes two leaves; another one may estimate a KL that has no closed form.
+        """
         if set(other.dists) != set(self.dists):
             raise KeyError(f"KL: expected the leaves {list(self.dists)}, got {list(other.dists)}")
-        return self._each(
-            KL, lambda key, dist: torch.distributions.kl_divergence(dist, other.dists[key])
-        )
+        return self._each(KL, lambda key, dist: measure(dist, other.dists[key]))
 
     def log_prob_composite(self, sample: TensorDictBase, **_: Any) -> TensorDictBase:
         """The same as :meth:`log_prob`."""

@@ -13,7 +13,7 @@ from torch.distributions import Distribution, kl_divergence
 from torch.distributions.constraints import Constraint
 
 from tdheads.checks import require
-from tdheads.distributions.action import ActionDistribution
+from tdheads.distributions.action import ActionDistribution, Measure
 from tdheads.distributions.combinations import Combinations, Relevance, relevant
 from tdheads.distributions.conditional import Actions, Conditional
 from tdheads.distributions.draw import draw
@@ -173,14 +173,14 @@ class DependentDistribution(ActionDistribution):
         """Entropy of every leaf by the chain rule, in nats."""
         return self._expect(ENTROPY, _entropy)
 
-    def kl(self, other: ActionDistribution) -> TensorDictBase:
+    def kl(self, other: ActionDistribution, measure: Measure = kl_divergence) -> TensorDictBase:
         """KL from this distribution to ``other`` by the chain rule, weighted by this one."""
         if not isinstance(other, DependentDistribution) or set(other.leaves) != set(self.leaves):
             raise KeyError(f"KL: expected the leaves {list(self.leaves)}, got {list(other)}")
-        return self._expect(KL, kl_divergence, other)
+        return self._expect(KL, measure, other)
 
     def _expect(
-        self, suffix: str, measure: Callable[..., Tensor], *others: DependentDistribution
+        self, suffix: str, measure: Measure, *others: DependentDistribution
     ) -> TensorDictBase:
         """Return the expectation of a measure of every leaf over the actions of its ancestors."""
         everyone = (self, *others)
@@ -216,7 +216,7 @@ class DependentDistribution(ActionDistribution):
         key: NestedKey,
         table: Combinations,
         weight: Tensor,
-        measure: Callable[..., Tensor],
+        measure: Measure,
         everyone: Sequence[DependentDistribution],
     ) -> Tensor:
         rows = relevant(self.leaves, key, table.actions, table.relevance)

@@ -122,6 +122,14 @@ class Head(ProbabilisticTensorDictModule):
     def get_dist(self, tensordict: TensorDictBase) -> Distribution:
         """Build the distribution of the action from the parameters and masks in the tensordict."""
 
+    @property
+    def stored_keys(self) -> list[NestedKey]:
+        """Every key that ``stored_dist`` reads."""
+        leaves = self.leaves
+        keys = [key for leaf in leaves for key in (*leaf.param_keys.values(), leaf.mask_key) if key]
+        keys += [key for leaf in leaves for key in leaf.own_keys.values()]
+        return list(dict.fromkeys(keys))
+
     @abc.abstractmethod
     def stored_dist(self, tensordict: TensorDictBase) -> Distribution:
         """Build the distribution at collection from the stored parameters and masks alone.

@@ -186,6 +186,11 @@ class CompositeHead(Head):
         prefix = {key: action for key, action in actions.items() if action is not None}
         return self._dependent(tensordict, prefix if forced else None)
 
+    @property
+    def stored_keys(self) -> list[NestedKey]:
+        """Every key that ``stored_dist`` reads: with dependent leaves, the actions too."""
+        return [*super().stored_keys, *(self._out_keys if self.dependent else ())]
+
     def stored_dist(self, tensordict: TensorDictBase) -> ActionDistribution:
         """Build the joint distribution at collection from the stored parameters alone."""
         if not self.dependent:

@@ -94,14 +94,28 @@ def _has_entropy(dist: Distribution) -> bool:
 
 
 def _sampled_entropy(dist: Distribution, samples: int) -> Tensor:
+    return -draw_and_score(dist, samples, reparameterize=True)[1].mean(0)
+
+
+def draw_and_score(
+    dist: Distribution, samples: int, *, reparameterize: bool
+) -> tuple[Tensor, Tensor]:
+    """Draw ``samples`` actions of a leaf and score them: ``[S, *B, *event]`` and ``[S, *B]``.
+
+    Example:
+        >>> normal = torch.distributions.Normal(torch.zeros(4), 1.0)
+        >>> draw_and_score(normal, 3, reparameterize=False)[1].shape
+        torch.Size([3, 4])
+    """
     shape = torch.Size([samples])
     if isinstance(dist, ForeignLeaf):
         # a squashed draw is scored from its latent, which cannot be had back from the action
         base, ndim = dist.base_dist, dist.reinterpreted_batch_ndims
-        _, log_prob = sample_and_log_prob(base, shape, reparameterize=base.has_rsample)
-        return -sum_event(log_prob, ndim).mean(0)
-    draws = dist.rsample(shape) if dist.has_rsample else dist.sample(shape)
-    return -dist.log_prob(draws).mean(0)
+        reparameterize = reparameterize and base.has_rsample
+        action, log_prob = sample_and_log_prob(base, shape, reparameterize=reparameterize)
+        return action, sum_event(log_prob, ndim)
+    draws = dist.rsample(shape) if reparameterize and dist.has_rsample else dist.sample(shape)
+    return draws, dist.log_prob(draws)
 
 
 def actor_keys(actor: Any) -> tuple[list[NestedKey], list[NestedKey]]:

@@ -11,8 +11,8 @@ from torch import Tensor
 from tdheads.keys import NestedKey
 from tdheads.losses import functional as F
 from tdheads.losses.base import PolicyLoss
-from tdheads.losses.policy import PolicyRows
-from tdheads.reduce import masked_mean
+from tdheads.losses.policy import PolicyRows, Terms
+from tdheads.reduce import add, masked_mean
 
 
 class ClipPPOLoss(PolicyLoss):
@@ -109,8 +109,10 @@ class ClipPPOLoss(PolicyLoss):
         low, high = (getattr(self, name) for name in self._bound_names)
         return (-low).log1p(), high.log1p()
 
-    def _surrogate(self, log_ratio: Tensor, advantage: Tensor, log_weight: Tensor | None) -> Tensor:
-        return F.clipped_surrogate(log_ratio, advantage, *self._clip_bounds, log_weight)
+    def _surrogate(self, terms: Terms) -> Tensor:
+        return F.clipped_surrogate(
+            terms.log_ratio, terms.advantage, *self._clip_bounds, terms.log_weight
+        )
 
     def _variant_keys(self) -> list[NestedKey]:
         return ["clip_fraction"]
@@ -118,5 +120,8 @@ class ClipPPOLoss(PolicyLoss):
     @torch.no_grad()
     def _write_variant(self, out: TensorDictBase, rows: PolicyRows) -> None:
         low, high = self._clip_bounds
-        clipped = (rows.log_ratio < low) | (rows.log_ratio > high)
-        out.set("clip_fraction", masked_mean(clipped.to(rows.log_ratio.dtype), rows.valid))
+        shares = [
+            masked_mean(((ratio < low) | (ratio > high)).to(ratio.dtype), rows.valid)
+            for ratio in self._acted_on(rows)
+        ]
+        out.set("clip_fraction", add(shares) / len(shares))

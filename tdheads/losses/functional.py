@@ -78,6 +78,54 @@ def clipped_surrogate(
     )
 
 
+def penalized_surrogate(
+    log_ratio: Tensor,
+    advantage: Tensor,
+    kl: Tensor,
+    beta: Tensor,
+    log_weight: Tensor | None = None,
+) -> Tensor:
+    r"""Importance-weighted advantage with a KL penalty, to be maximised.
+
+    .. math:: w A - \beta\, KL(p_{old} \,\|\, p_{new})
+
+    Args:
+        log_ratio: ``log w``, shape ``[*B]``.
+        advantage: ``A``, shape ``[*B]``.
+        kl: shape ``[*B]``.
+        beta: weight of the penalty, a scalar.
+        log_weight: as in :func:`surrogate`.
+
+    Source: Schulman et al., eq. 8, https://arxiv.org/abs/1707.06347.
+
+    Example:
+        >>> one = torch.tensor([1.0])
+        >>> penalized_surrogate(one.log(), 2 * one, one / 2, torch.tensor(3.0))
+        tensor([0.5000])
+    """
+    return surrogate(log_ratio, advantage, log_weight) - beta * kl
+
+
+def adapted_beta(
+    beta: Tensor, kl: Tensor, target: float, increment: float, decrement: float
+) -> Tensor:
+    r"""Weight of a KL penalty for the next update; a ``kl`` that is ``nan`` changes nothing.
+
+    .. math:: \beta \cdot increment \text{ if } KL > 1.5\, target, \quad
+              \beta \cdot decrement \text{ if } KL < target / 1.5, \quad \beta \text{ else}
+
+    Shapes: ``beta`` and ``kl`` ``[]`` -> ``[]``. No value is looked at on the host.
+
+    Source: Schulman et al., section 4, https://arxiv.org/abs/1707.06347.
+
+    Example:
+        >>> adapted_beta(torch.tensor(1.0), torch.tensor(0.5), 0.01, 2.0, 0.5)
+        tensor(2.)
+    """
+    up, down = kl > 1.5 * target, kl < target / 1.5
+    return torch.where(up, beta * increment, torch.where(down, beta * decrement, beta))
+
+
 def effective_sample_size(log_ratio: Tensor, valid: Tensor | None = None) -> Tensor:
     r"""Effective sample size as a share of the valid rows: 1 when all ratios are equal.
 

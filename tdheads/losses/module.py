@@ -4,46 +4,33 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase, TensorDictParams
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torchrl.modules import ValueNorm
-from torchrl.objectives import AUTO_LOSS_MASK_KEYS, LossModule, ValueEstimators
+from torchrl.objectives import AUTO_LOSS_MASK_KEYS, ValueEstimators
 from torchrl.objectives.utils import dispatch_value_estimator
 
 from tdheads.checks import check_options
 from tdheads.keys import NestedKey, as_key
+from tdheads.losses.accepted_keys import KeyedLossModule, as_list
 from tdheads.losses.adapter import actor_keys, mask_fills
-from tdheads.losses.entropy import entropy_coefficients
+from tdheads.losses.advantage import advantage_keys
+from tdheads.losses.divergence import stored_keys
+from tdheads.losses.entropy import entropy_coefficients, updated
 from tdheads.losses.rows import Valid, clean_inputs, fill, find_valid
 
-ONE_KEY = ("advantage", "value_target", "value", "reward", "done", "terminated")
 
-
-class PolicyLossModule(LossModule):
+class PolicyLossModule(KeyedLossModule):
     """Networks, coefficients and keys of a policy-gradient loss with a critic.
 
     Keywords are those of TorchRL's ``PPOLoss``; see :class:`~tdheads.losses.PolicyLoss`.
     """
 
-    @dataclass
-    class _AcceptedKeys:
-        """Keys that ``set_keys`` takes; action and log-prob take a list, all others one key."""
-
-        advantage: NestedKey = "advantage"
-        value_target: NestedKey = "value_target"
-        value: NestedKey = "state_value"
-        sample_log_prob: NestedKey | list[NestedKey] = "action_log_prob"
-        action: NestedKey | list[NestedKey] = "action"
-        reward: NestedKey = "reward"
-        done: NestedKey = "done"
-        terminated: NestedKey = "terminated"
-
-    default_keys = _AcceptedKeys
     default_value_estimator = ValueEstimators.GAE
     SUPPORTED_VALUE_ESTIMATORS = (
         ValueEstimators.TD0,
@@ -53,6 +40,10 @@ class PolicyLossModule(LossModule):
         ValueEstimators.MAGAE,
         ValueEstimators.VTrace,
     )
+    #: whether ``_surrogate`` needs the KL from the old policy
+    needs_kl = False
+    #: draws for a leaf whose KL has no closed form
+    samples_mc_kl = 1
     _schedulable_buffers = frozenset(
         {"entropy_coeff", "critic_coeff", "clip_value", "max_importance_ratio"}
     )
@@ -87,6 +78,8 @@ class PolicyLossModule(LossModule):
         delay_actor: bool = False,
         max_importance_ratio: float | None = None,
         device: torch.device | None = None,
+        aggregate: str = "sum",
+        value_norm: ValueNorm | None = None,
     ) -> None:
         self._functional = functional
         super().__init__()
@@ -98,6 +91,7 @@ class PolicyLossModule(LossModule):
         )
         check_options("loss_critic_type", loss_critic_type, ("l1", "l2", "smooth_l1"))
         check_options("reduction", reduction or "mean", ("mean", "sum", "none"))
+        check_options("aggregate", aggregate, ("sum", "none"))
         if advantage_norm is not None and normalize_advantage:
             raise ValueError("normalize_advantage, advantage_norm: mutually exclusive, give one")
         if max_importance_ratio is not None and max_importance_ratio <= 0:
@@ -108,11 +102,18 @@ class PolicyLossModule(LossModule):
         self.loss_critic_type = loss_critic_type
         self.normalize_advantage = normalize_advantage
         self.normalize_advantage_exclude_dims = tuple(normalize_advantage_exclude_dims)
-        self.advantage_norm = advantage_norm
+        self.advantage_norm, self.value_norm = advantage_norm, value_norm
         self.separate_losses = separate_losses
         self.reduction = reduction or "mean"
+        self.aggregate = aggregate
         self.delay_actor = delay_actor
         actions, log_probs = actor_keys(self.actor_network)
+        if aggregate == "none" and len(actions) != len(log_probs):
+            raise ValueError(
+                f"aggregate='none': expected one log-prob per leaf of {actions}, the actor writes"
+                f" {log_probs}; build it with tdheads' heads, or under"
+                " set_composite_lp_aggregate(False)"
+            )
         self.set_keys(action=_one_or_list(actions), sample_log_prob=_one_or_list(log_probs))
         coeff = entropy_coefficients(0.01 if entropy_coeff is None else entropy_coeff, actions)
         device = device or next((p.device for p in self.parameters()), None)
@@ -129,10 +130,12 @@ class PolicyLossModule(LossModule):
     def _add_networks(
         self, actor: Any, critic: Any, *, delay_actor: bool, separate_losses: bool
     ) -> None:
+        for name, network in (("actor_network", actor), ("critic_network", critic)):
+            _refuse_ddp(name, network)
         if not hasattr(actor, "get_dist"):
             raise TypeError(
                 f"actor_network: expected a module with get_dist, got {type(actor).__name__}; build"
-                " one with make_actor, or wrap the loss (not the actor) in DistributedDataParallel"
+                " one with make_actor"
             )
         if delay_actor and not self.functional:
             raise ValueError(
@@ -153,43 +156,28 @@ class PolicyLossModule(LossModule):
         """Whether the loss holds the parameters and runs the networks with them swapped in."""
         return self._functional
 
-    @property
-    def action_keys(self) -> list[NestedKey]:
-        """The leaves of the action."""
-        return _as_list(self.tensor_keys.action)
-
-    @property
-    def log_prob_keys(self) -> list[NestedKey]:
-        """Where the log-probs of the collected actions are stored."""
-        return _as_list(self.tensor_keys.sample_log_prob)
-
     def set_keys(self, **kwargs: Any) -> None:
-        """Set the keys of the tensordict; see TorchRL's ``LossModule.set_keys``.
+        """Set the keys of the tensordict; leaves with coefficients of their own stay these leaves.
 
         Raises:
-            ValueError: for an unknown name, or a list where a loss has one key.
+            ValueError: for an unknown name, a list where a loss has one key, and other leaves than
+                there are entropy coefficients for.
         """
-        for name, key in kwargs.items():
-            if name in ONE_KEY and isinstance(key, list):
-                raise ValueError(
-                    f"{name}: expected one key, got {key}; a loss has one reward and one done. Use"
-                    " one loss per agent group"
-                )
         coeff = self._buffers.get("entropy_coeff")
         if kwargs.get("action") is not None and coeff is not None and coeff.ndim:
-            leaves = _as_list(kwargs["action"])
+            leaves = as_list(kwargs["action"])
             if set(leaves) != set(self._coeff_leaves):
                 raise ValueError(
                     f"action: there are entropy coefficients for {self._coeff_leaves}, got {leaves}"
                 )
         super().set_keys(**kwargs)
 
-    def _forward_value_estimator_keys(self, **_: Any) -> None:
-        if self._value_estimator is not None:
-            self._value_estimator.set_keys(**self._estimator_keys())
-
-    def _estimator_keys(self) -> dict[str, Any]:
-        return {name: getattr(self.tensor_keys, name) for name in (*ONE_KEY, "sample_log_prob")}
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Also take a mapping of leaves for ``entropy_coeff``, of all of them or some."""
+        if name == "entropy_coeff" and isinstance(value, Mapping):
+            self.entropy_coeff.copy_(updated(self.entropy_coeff, value, self._coeff_leaves))
+            return
+        super().__setattr__(name, value)
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> Any:
         """Choose the advantage estimator; see TorchRL's ``LossModule.make_value_estimator``."""
@@ -250,7 +238,9 @@ class PolicyLossModule(LossModule):
         for key, content in masks.items():
             td = fill(td, valid, [key], content)
         keys = self.tensor_keys
-        others = (keys.advantage, keys.value_target, keys.value)
+        others = (*advantage_keys(self, td), keys.value_target, keys.value)
+        if self.needs_kl and not self.delay_actor:  # 1 is a parameter of every distribution
+            td = fill(td, valid, [k for k in stored_keys(self.actor_network) if k not in masks], 1)
         return fill(td, valid, [*self.action_keys, *self.log_prob_keys, *others], 0)
 
     def coefficients(self, leaves: Sequence[NestedKey]) -> list[Tensor]:
@@ -261,9 +251,17 @@ class PolicyLossModule(LossModule):
         return [known[leaf] for leaf in leaves]
 
 
+def _refuse_ddp(name: str, network: Any) -> None:
+    """Refuse a network that synchronises gradients itself: a loss does not call its ``forward``."""
+    if isinstance(network, nn.Module) and any(
+        isinstance(module, DistributedDataParallel) for module in network.modules()
+    ):
+        raise TypeError(
+            f"{name}: expected a plain network, got one in DistributedDataParallel, whose gradients"
+            " would not be reduced; build the loss with functional=False and wrap the loss:"
+            " DistributedDataParallel(loss)"
+        )
+
+
 def _one_or_list(keys: list[NestedKey]) -> NestedKey | list[NestedKey]:
     return keys if len(keys) > 1 else keys[0]
-
-
-def _as_list(keys: NestedKey | list[NestedKey]) -> list[NestedKey]:
-    return [as_key(key) for key in keys] if isinstance(keys, list) else [as_key(keys)]

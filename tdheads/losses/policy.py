@@ -11,13 +11,27 @@ from torch import Tensor
 from tdheads.checks import eager, require, rows_where, shape_error, show
 from tdheads.distributions import ActionDistribution
 from tdheads.distributions.draw import deterministic
-from tdheads.keys import LOG_PROB, NestedKey, as_path, suffixed
+from tdheads.keys import KL, LOG_PROB, NestedKey, suffixed
 from tdheads.losses.adapter import ForeignLeaf, as_action_distribution
+from tdheads.losses.advantage import row_shape
+from tdheads.losses.divergence import leaf_kls, old_distribution
 from tdheads.losses.rows import Valid
 from tdheads.reduce import sum_event, sum_leaves
 
 if TYPE_CHECKING:
     from tdheads.losses.module import PolicyLossModule
+
+
+class Terms(NamedTuple):
+    """What a surrogate is made of; ``[*B]`` each."""
+
+    #: of the joint action, or of one leaf with ``aggregate="none"``
+    log_ratio: Tensor
+    advantage: Tensor
+    #: log of a gradient-free weight of the row, ``None`` for 1
+    log_weight: Tensor | None
+    #: from the old policy to the new one, if the loss needs it
+    kl: Tensor | None
 
 
 class PolicyRows(NamedTuple):
@@ -26,60 +40,78 @@ class PolicyRows(NamedTuple):
     dist: ActionDistribution
     #: ``K_log_prob`` -> log-ratio of the leaf; ``None`` if only the sum of the leaves was stored
     leaf_log_ratio: TensorDictBase | None
+    #: ``K_log_prob`` -> log-weight of the leaf, ``None`` for 1
+    leaf_log_weight: TensorDictBase | None
     #: the joint log-ratio, on which a clip acts
     log_ratio: Tensor
     #: log of a gradient-free weight of the row, ``None`` for 1
     log_weight: Tensor | None
+    #: ``K_kl`` -> KL from the old policy, if the loss needs it
+    kl: TensorDictBase | None
     valid: Tensor | None
+
+    def leaf_terms(self, key: NestedKey, advantage: Tensor) -> Terms:
+        """Return what the surrogate of one leaf is made of."""
+        assert self.leaf_log_ratio is not None  # checked before
+        weight, name = self.leaf_log_weight, suffixed(key, LOG_PROB)
+        return Terms(
+            self.leaf_log_ratio.get(name),
+            advantage,
+            None if weight is None else weight.get(name),
+            None if self.kl is None else self.kl.get(suffixed(key, KL)),
+        )
 
 
 def policy_rows(loss: PolicyLossModule, td: TensorDictBase, valid: Valid | None) -> PolicyRows:
     """Score the stored actions under the current policy and compare with the stored log-probs."""
-    dist, new = _score(loss, td, None, valid)
-    row_shape = next(iter(dist.dists.values())).batch_shape
-    rows = None if valid is None else valid.for_rows(row_shape)
+    shape = row_shape(loss, td)
+    # before the actor writes its parameters over the stored ones
+    old_dist = old_distribution(loss, td, shape) if loss.needs_kl else None
+    dist, new = _score(loss, td, None, valid, shape)
+    rows = None if valid is None else valid.for_rows(dist.row_shape)
     if dist.empty is not None:
         rows = ~dist.empty if rows is None else rows & ~dist.empty
     if eager() and dist.validates:
         _check_legal(td, new)
     old = _stored_log_probs(loss, td, dist)
-    near, log_weight = old, None
+    near = old
     if loss.delay_actor:
         with torch.no_grad():
             # on a copy: the target's parameters must not stand where the policy's are read
-            near = _score(loss, td.copy(), loss.target_actor_network_params, valid)[1]
-        log_weight = sum_leaves(near) - sum_leaves(old)
-    leaves = None
+            near = _score(loss, td.copy(), loss.target_actor_network_params, valid, shape)[1]
+    leaves = leaf_weights = None
     if len(loss.log_prob_keys) == len(loss.action_keys) or loss.delay_actor:
         # an operator on two tensordicts is a foreach, for which vmap has no rule
         leaves = new.apply(torch.sub, near)
+        if loss.aggregate == "none":
+            leaf_weights = _leaf_weights(loss, leaves, near, old)
     log_ratio = sum_leaves(new) - sum_leaves(near) if leaves is None else sum_leaves(leaves)
-    if loss.max_importance_ratio is not None:
-        cap = loss.max_importance_ratio.log() - log_ratio.detach()
-        log_weight = torch.minimum(torch.zeros_like(cap) if log_weight is None else log_weight, cap)
-    return PolicyRows(dist, leaves, log_ratio, log_weight, rows)
+    weight = sum_leaves(near) - sum_leaves(old) if loss.delay_actor else None
+    weight = _capped(loss, weight, log_ratio)
+    kl = None if old_dist is None else leaf_kls(old_dist, dist, loss.samples_mc_kl)
+    return PolicyRows(dist, leaves, leaf_weights, log_ratio, weight, kl, rows)
 
 
-def advantage_rows(loss: PolicyLossModule, td: TensorDictBase, shape: torch.Size) -> Tensor:
-    """Return the advantage as one number per row of the log-ratio (``shape``)."""
-    advantage = td.get(loss.tensor_keys.advantage)
-    if advantage.shape == (*shape, 1):
-        return advantage.squeeze(-1)
-    if len(shape) > td.batch_dims and advantage.shape == (*shape[:-1], 1):
-        return advantage.expand(shape)  # one advantage for a team, one ratio per agent
-    raise _advantage_error(loss, shape, advantage)
+def _leaf_weights(
+    loss: PolicyLossModule, log_ratio: TensorDictBase, near: TensorDictBase, old: TensorDictBase
+) -> TensorDictBase | None:
+    if not loss.delay_actor:
+        if loss.max_importance_ratio is None:
+            return None
+        return log_ratio.apply(lambda ratio: _capped(loss, None, ratio))
+    return log_ratio.apply(lambda ratio, n, o: _capped(loss, n - o, ratio), near, old)
 
 
-def _advantage_error(loss: PolicyLossModule, rows: torch.Size, advantage: Tensor) -> ValueError:
-    todo = (
-        "one advantage per log-prob, with a trailing dim of size 1, advantage.unsqueeze(-1): a flat"
-        " one would make an outer product"
-    )
-    return shape_error(loss.tensor_keys.advantage, (*rows, 1), advantage, todo)
+def _capped(loss: PolicyLossModule, weight: Tensor | None, log_ratio: Tensor) -> Tensor | None:
+    """Lower the log-weight so that ratio times weight is at most ``max_importance_ratio``."""
+    if loss.max_importance_ratio is None:
+        return weight
+    cap = loss.max_importance_ratio.log() - log_ratio.detach()
+    return torch.minimum(torch.zeros_like(cap) if weight is None else weight, cap)
 
 
 def _score(
-    loss: PolicyLossModule, td: TensorDictBase, params: Any, valid: Valid | None
+    loss: PolicyLossModule, td: TensorDictBase, params: Any, valid: Valid | None, rows: torch.Size
 ) -> tuple[ActionDistribution, TensorDictBase]:
     """Return the policy's distribution and the log-probs of the stored actions."""
     for key in loss.action_keys:
@@ -87,7 +119,7 @@ def _score(
             raise ValueError(f"{show(key)}: expected a stored action, got one that requires grad")
     with loss.using("actor_network", params) as actor:
         dist = actor.get_dist(td)
-    dist = as_action_distribution(dist, loss.action_keys, _row_shape(loss, td))
+    dist = as_action_distribution(dist, loss.action_keys, rows)
     actions = td.select(*dist.dists)
     for key, leaf in dist.dists.items():
         action, shape = actions.get(key), leaf.batch_shape + leaf.event_shape
@@ -100,17 +132,6 @@ def _score(
             actions.set(key, torch.where(mask, action, legal))
     log_probs = {suffixed(k, LOG_PROB): d.log_prob(actions.get(k)) for k, d in dist.dists.items()}
     return dist, TensorDict(log_probs, td.batch_size)
-
-
-def _row_shape(loss: PolicyLossModule, td: TensorDictBase) -> torch.Size:
-    """Return the batch dims of the action: those of its group, or of the advantage."""
-    advantage = td.get(loss.tensor_keys.advantage)
-    if advantage.ndim <= td.batch_dims:
-        raise _advantage_error(loss, td.batch_size, advantage)
-    rows = advantage.shape[:-1]
-    group = as_path(loss.action_keys[0])[:-1]
-    nested = td.get(group, None) if group else None
-    return nested.batch_size if nested is not None and nested.ndim > len(rows) else rows
 
 
 def _stored_log_probs(

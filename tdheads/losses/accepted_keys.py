@@ -1,0 +1,72 @@
+"""The keys of a loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torchrl.objectives import LossModule
+
+from tdheads.keys import NestedKey, as_key
+
+ONE_KEY = ("advantage", "value_target", "value", "reward", "done", "terminated")
+
+
+class KeyedLossModule(LossModule):
+    """A loss with several action leaves, one reward and one done."""
+
+    @dataclass
+    class _AcceptedKeys:
+        """Keys that ``set_keys`` takes; action and log-prob take a list, all others one key."""
+
+        advantage: NestedKey = "advantage"
+        value_target: NestedKey = "value_target"
+        value: NestedKey = "state_value"
+        sample_log_prob: NestedKey | list[NestedKey] = "action_log_prob"
+        action: NestedKey | list[NestedKey] = "action"
+        reward: NestedKey = "reward"
+        done: NestedKey = "done"
+        terminated: NestedKey = "terminated"
+
+    default_keys = _AcceptedKeys
+
+    @property
+    def action_keys(self) -> list[NestedKey]:
+        """The leaves of the action."""
+        return as_list(self.tensor_keys.action)
+
+    @property
+    def log_prob_keys(self) -> list[NestedKey]:
+        """Where the log-probs of the collected actions are stored."""
+        return as_list(self.tensor_keys.sample_log_prob)
+
+    def set_keys(self, **kwargs: Any) -> None:
+        """Set the keys of the tensordict; see TorchRL's ``LossModule.set_keys``.
+
+        Raises:
+            ValueError: for an unknown name, or a list where a loss has one key.
+        """
+        for name, key in kwargs.items():
+            if name in ONE_KEY and isinstance(key, list):
+                raise ValueError(
+                    f"{name}: expected one key, got {key}; a loss has one reward and one done. Use"
+                    " one loss per agent group"
+                )
+        super().set_keys(**kwargs)
+
+    def _forward_value_estimator_keys(self, **_: Any) -> None:
+        if self._value_estimator is not None:
+            self._value_estimator.set_keys(**self._estimator_keys())
+
+    def _estimator_keys(self) -> dict[str, Any]:
+        return {name: getattr(self.tensor_keys, name) for name in (*ONE_KEY, "sample_log_prob")}
+
+
+def as_list(keys: NestedKey | list[NestedKey]) -> list[NestedKey]:
+    """Return one key or several as a list of keys.
+
+    Example:
+        >>> as_list("action")
+        ['action']
+    """
+    return [as_key(key) for key in keys] if isinstance(keys, list) else [as_key(keys)]

@@ -1,0 +1,102 @@
+"""The advantage: computed if it is not there, one number per row, normalised over valid rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdheads.checks import require, shape_error, show
+from tdheads.keys import NestedKey, as_key, as_path
+from tdheads.losses import functional as F
+
+if TYPE_CHECKING:
+    from tdheads.losses.module import PolicyLossModule
+
+
+def with_advantage(loss: PolicyLossModule, tensordict: TensorDictBase) -> TensorDictBase:
+    """Return a copy of the batch that holds the advantage and the value target.
+
+    Raises:
+        KeyError: for a missing advantage that cannot be computed.
+    """
+    td = tensordict.copy()
+    if td.get(loss.tensor_keys.advantage, None) is not None:
+        return td
+    if loss.critic_network is None:
+        todo = "a loss without a critic cannot compute it: run a value estimator first"
+        require(td, loss.tensor_keys.advantage, todo)
+    todo = f"run a value estimator, e.g. GAE, or store it for {show(loss.tensor_keys.advantage)}"
+    for name in ("reward", "done"):  # terminated is done where it is not stored
+        require(td, as_key(("next", getattr(loss.tensor_keys, name))), todo)
+    params = loss.critic_network_params.detach() if loss.functional else None
+    targets = loss.target_critic_network_params if loss.functional else None
+    loss.value_estimator(td, params=params, target_params=targets)
+    if loss.advantage_norm is not None and loss.training:
+        target = td.get(loss.tensor_keys.value_target)
+        valid = loss._valid(td)
+        rows = None if valid is None else valid.for_values(target.shape[:-1])
+        loss.advantage_norm.update(target if rows is None else target[rows])
+    return td
+
+
+def scaled_advantages(
+    loss: PolicyLossModule, td: TensorDictBase, shape: torch.Size, valid: Tensor | None
+) -> list[Tensor]:
+    """Return the advantages as the surrogate uses them, ``[*B]``: one, or one per leaf."""
+    keys = advantage_keys(loss, td)
+    found = [_rows(key, require(td, key, _EACH), td, shape) for key in keys]
+    if loss.advantage_norm is not None:
+        return [advantage / loss.advantage_norm.scale() for advantage in found]
+    if not loss.normalize_advantage:
+        return found
+    # dims are given for the entry as it is stored, which has a trailing dim
+    ndim = len(shape)
+    exclude = [dim % (ndim + 1) for dim in loss.normalize_advantage_exclude_dims]
+    return [F.standardize(a, valid, [dim for dim in exclude if dim < ndim]) for a in found]
+
+
+def advantage_keys(loss: PolicyLossModule, td: TensorDictBase) -> list[NestedKey]:
+    """Return the entries of the advantage: one, or one per leaf."""
+    key = as_key(loss.tensor_keys.advantage)
+    if isinstance(td.get(key), Tensor):
+        return [key]
+    if loss.aggregate != "none":
+        raise ValueError(
+            f"{show(key)}: expected a tensor, got a tensordict; one advantage per leaf needs"
+            " aggregate='none'"
+        )
+    return [(*as_path(key), *as_path(leaf)) for leaf in loss.action_keys]
+
+
+def row_shape(loss: PolicyLossModule, td: TensorDictBase) -> torch.Size:
+    """Return the batch dims of the action: those of its group, or of the advantage."""
+    key = advantage_keys(loss, td)[0]
+    advantage = require(td, key, _EACH)
+    if advantage.ndim <= td.batch_dims:
+        raise _error(key, td.batch_size, advantage)
+    rows = advantage.shape[:-1]
+    group = as_path(loss.action_keys[0])[:-1]
+    nested = td.get(group, None) if group else None
+    return nested.batch_size if nested is not None and nested.ndim > len(rows) else rows
+
+
+_EACH = "give one advantage for each leaf, or one tensor for all"
+
+
+def _rows(key: NestedKey, advantage: Tensor, td: TensorDictBase, shape: torch.Size) -> Tensor:
+    if advantage.shape == (*shape, 1):
+        return advantage.squeeze(-1)
+    if len(shape) > td.batch_dims and advantage.shape == (*shape[:-1], 1):
+        return advantage.expand(shape)  # one advantage for a team, one ratio per agent
+    raise _error(key, shape, advantage)
+
+
+def _error(key: NestedKey, rows: torch.Size, advantage: Tensor) -> ValueError:
+    todo = (
+        "one advantage per log-prob, with a trailing dim of size 1, advantage.unsqueeze(-1): a flat"
+        " one would make an outer product"
+    )
+    return shape_error(key, (*rows, 1), advantage, todo)
