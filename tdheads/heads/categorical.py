@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from tdheads.constants import Constants
 from tdheads.distributions import MaskedCategorical
 from tdheads.heads.choice import ChoiceHead, check_count
 from tdheads.heads.embedding import ChoiceEmbedding
@@ -26,7 +25,6 @@ class CategoricalHead(ChoiceHead):
     Args:
         action_key: the leaf key ``K``.
         n: number of choices.
-        allowed: choices that exist, ``[*agents, n]`` bool, for agents with fewer of them.
         choice: ``logits``, ``mask``, ``on_empty``, ``dtype``, ``validate``, ... as in
             :class:`~tdheads.heads.choice.ChoiceHead`.
 
@@ -49,22 +47,21 @@ class CategoricalHead(ChoiceHead):
         self,
         action_key: NestedKey = "action",
         n: int | None = None,
-        *,
-        allowed: Tensor | None = None,
         **choice: Any,
     ) -> None:
         count = check_count(action_key, n, "choices")
         super().__init__(action_key, count, **choice)
         self.n = count
-        self.allowed = None if allowed is None else Constants(choices=allowed)
 
     @property
-    def num_choices(self) -> int:
-        """The number of choices ``n``."""
-        return self.n
+    def num_choices(self) -> int | None:
+        """The number of choices ``n``, if they are the same numbers for all agents."""
+        return self.n if self.same_start else None
 
-    def all_actions(self) -> Tensor:
-        """Return 0 to n - 1."""
+    def all_actions(self) -> Tensor | None:
+        """Return the n numbers, if they are the same for all agents."""
+        if not self.same_start:
+            return None
         first = 0 if self.start is None else self.start.first
         return (torch.arange(self.n) + first).to(self.dtype)
 
@@ -74,9 +71,5 @@ class CategoricalHead(ChoiceHead):
 
     def distribution(self, *, mask: Tensor | None, logits: Tensor) -> Distribution:
         """Build the masked categorical."""
-        if self.allowed is not None:
-            if mask is None:
-                mask = self.allowed.choices.expand(logits.shape)
-            elif mask.shape == logits.shape:  # another shape is an error of the distribution's
-                mask = mask.bool() & self.allowed.choices
+        mask = self._existing(mask, logits.shape[:-1])
         return self._from_start(MaskedCategorical(logits, mask, **self.options))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from tdheads.checks import check_options, show
+from tdheads.checks import check_options, shape_error, show
 from tdheads.constants import Constants
 from tdheads.distributions.shifted import ShiftedLeaf
 from tdheads.heads.leaf import LeafHead
@@ -26,8 +26,10 @@ class ChoiceHead(LeafHead):
         mask: ``None`` for none, ``True`` for ``K_mask``, or a key; bool or 0/1 numbers.
         on_empty: what a row without a legal choice is, ``"error"`` or ``"neutral"``.
         dtype: dtype of the written action.
-        start: what choice 0 stands for, a number or one per dimension; actions are written from
-            there.
+        start: what choice 0 stands for, a number, one per dimension, or one per agent (and
+            dimension); actions are written from there.
+        allowed: choices that exist, for agents with fewer of them: a constant bool mask
+            ``[*agents, ...]``, of the first of ``mask_shapes`` after the agents.
         leaf: ``validate``, ``return_log_prob``, ``default_interaction_type`` of every head.
     """
 
@@ -42,7 +44,8 @@ class ChoiceHead(LeafHead):
         mask: NestedKey | bool | None = None,
         on_empty: str = "error",
         dtype: torch.dtype = torch.int64,
-        start: int | Sequence[int] = 0,
+        start: int | Sequence[int] | Tensor = 0,
+        allowed: Tensor | None = None,
         **leaf: Any,
     ) -> None:
         check_options("on_empty", on_empty, ("error", "neutral"))
@@ -56,13 +59,45 @@ class ChoiceHead(LeafHead):
         )
         self.on_empty = on_empty
         first = torch.as_tensor(start, device="cpu")
-        if first.any() and not self.takes_start:
-            raise ValueError(f"{show(self.action_key)}: a {type(self).__name__} takes no start")
+        if not self.takes_start and (first.any() or allowed is not None):
+            raise ValueError(
+                f"{show(self.action_key)}: a {type(self).__name__} takes no start and no allowed"
+            )
         self.start = Constants(first=first) if first.any() else None
+        self.allowed = None if allowed is None else Constants(choices=allowed)
 
     def _from_start(self, dist: Distribution) -> Distribution:
         """Shift the choices to where they start."""
-        return dist if self.start is None else ShiftedLeaf(dist, self.start.first)
+        if self.start is None:
+            return dist
+        first = self.start.first
+        self._check_agents(dist.batch_shape, first.shape[: first.ndim - len(self.event_shape)])
+        return ShiftedLeaf(dist, first)
+
+    def _existing(self, mask: Tensor | None, batch: torch.Size) -> Tensor | None:
+        """Take from the mask the choices that an agent does not have."""
+        if self.allowed is None:
+            return mask
+        choices, shape = self.allowed.choices, self.mask_shapes[0]
+        self._check_agents(batch, choices.shape[: choices.ndim - len(shape)])
+        if mask is None:
+            return choices.expand(batch + shape)
+        if mask.shape != batch + shape:  # an error of the distribution's
+            return mask
+        return mask & choices if mask.dtype is torch.bool else mask * choices
+
+    def _check_agents(self, batch: torch.Size, agents: torch.Size) -> None:
+        # another batch would be broadcast, one agent's choices to all
+        if batch[len(batch) - len(agents) :] != agents:
+            key, width = self.param_keys["logits"], self.param_shapes["logits"]
+            expected = f"[..., {', '.join(map(str, agents + width))}]"
+            todo = "its choices differ between agents, which are the last batch dims"
+            raise shape_error(key, expected, batch + width, todo)
+
+    @property
+    def same_start(self) -> bool:
+        """Whether choices start at the same numbers for all agents."""
+        return self.start is None or self.start.first.ndim <= len(self.event_shape)
 
     @property
     def has_zero(self) -> bool:
@@ -99,3 +134,27 @@ def check_count(action_key: NestedKey, n: int | None, what: str) -> int:
     if n is None or n < 1:
         raise ValueError(f"{show(action_key)}: expected the number of {what} n >= 1, got n={n}")
     return int(n)
+
+
+def existing_choices(nvec: Tensor, most: Tensor, joint: bool = False) -> Tensor:
+    """Return the choices that each agent has, in the first shape that a mask may have.
+
+    Shapes: ``nvec`` ``[*agents]`` or ``[*agents, k]``, ``most`` ``[]`` or ``[k]``.
+
+    Example:
+        >>> existing_choices(torch.tensor([[1, 2], [2, 1]]), torch.tensor([2, 2])).int()
+        tensor([[1, 0, 1, 1],
+                [1, 1, 1, 0]], dtype=torch.int32)
+    """
+    dims = nvec.unbind(-1) if most.ndim else [nvec]
+    rows = [
+        torch.arange(int(n)) < own.unsqueeze(-1) for n, own in zip(most.view(-1), dims, strict=True)
+    ]
+    if not joint:
+        return torch.cat(rows, -1)
+    table = rows[0]
+    for row in rows[1:]:
+        table = table.unsqueeze(-1) & row.view(
+            *dims[0].shape, *[1] * (table.ndim - dims[0].ndim), -1
+        )
+    return table

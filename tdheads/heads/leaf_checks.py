@@ -87,7 +87,8 @@ def check_parents(leaf: LeafHead, leaves: dict[NestedKey, LeafHead]) -> None:
         if n is None:
             raise ValueError(
                 f"{show(key)}: {parent!r} is not one choice; when and mask_given need a"
-                " CategoricalHead or a OneHotCategoricalHead as the parent"
+                " CategoricalHead or a OneHotCategoricalHead as the parent, which starts at the"
+                " same number for all agents"
             )
         if not all(0 <= choice < n for choice in dependence.when.get(parent, ())):
             raise ValueError(
@@ -102,7 +103,8 @@ def check_parents(leaf: LeafHead, leaves: dict[NestedKey, LeafHead]) -> None:
         endless = [parent for parent in dependence.after if leaves[parent].all_actions() is None]
         if endless:
             raise ValueError(
-                f"{show(key)}: enumerate_parents: {endless} take infinitely many values"
+                f"{show(key)}: enumerate_parents: {endless} take infinitely many values, or others"
+                " for each agent"
             )
 
 

@@ -72,8 +72,10 @@ class MultiCategoricalHead(ChoiceHead):
         """One entry per dimension."""
         return torch.Size([len(self.nvec)])
 
-    def all_actions(self) -> Tensor:
-        """Return every combination of the options."""
+    def all_actions(self) -> Tensor | None:
+        """Return every combination of the options, if they are the same for all agents."""
+        if not self.same_start:
+            return None
         options = [torch.arange(n) for n in self.nvec]
         first = 0 if self.start is None else self.start.first
         return (torch.cartesian_prod(*options).view(-1, len(self.nvec)) + first).to(self.dtype)
@@ -84,6 +86,12 @@ class MultiCategoricalHead(ChoiceHead):
 
     def distribution(self, *, mask: Tensor | None, logits: Tensor) -> Distribution:
         """Build the factored or the joint distribution."""
+        batch = logits.shape[:-1]
         if self.joint:
+            mask = self._existing(mask, batch)
             return self._from_start(MaskedJointCategorical(logits, self.nvec, mask, **self.options))
+        padded = self.layout.inside.shape
+        if self.allowed is not None and mask is not None and mask.shape == batch + padded:
+            mask = self.layout.pack(mask)
+        mask = self._existing(mask, batch)
         return self._from_start(MaskedMultiCategorical(logits, self.layout, mask, **self.options))
