@@ -256,9 +256,10 @@ def two_candidates() -> Composite:
             r"several entries may be its mask: \['mask', 'legal_actions'\]; say which",
         ),
         (
-            lambda: make_head(Categorical(6), Composite(action_mask=Binary(5))),
+            lambda: make_head(Categorical(6), Composite(action_mask=Binary(7))),
             ValueError,
-            r"'action_mask': expected a mask of 'action' of shape \[6\], got \[5\]",
+            r"'action_mask': expected a mask of 'action' of shape \[6\], got \[7\]; the action has"
+            r" no such choices: correct one of the specs, or say mask=\{leaf: key or False\}",
         ),
         (
             lambda: make_head(Composite(a=Categorical(2), b=Categorical(2)), mask="m"),
@@ -274,6 +275,16 @@ def two_candidates() -> Composite:
             lambda: make_head(Categorical(6), leaf_options={"action": {"on_emtpy": "neutral"}}),
             TypeError,
             r"unknown options \['on_emtpy'\]",
+        ),
+        (
+            lambda: make_head(Categorical(6), Binary(6)),
+            TypeError,
+            "observation_spec: expected the environment's Composite, got a Binary",
+        ),
+        (
+            lambda: make_head(Composite(agents=Composite())),
+            ValueError,
+            "action_spec: expected an action, got none",
         ),
         (
             lambda: make_head(NonTensor((4,))),

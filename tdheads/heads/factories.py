@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
 from torchrl.data import (
     Binary,
     Bounded,
@@ -18,7 +19,9 @@ from torchrl.data import (
 from tdheads.checks import show
 from tdheads.heads.bernoulli import BernoulliHead
 from tdheads.heads.categorical import CategoricalHead
+from tdheads.heads.choice import existing_choices
 from tdheads.heads.leaf import LeafHead
+from tdheads.heads.leaf_spec import count_choices, sizes
 from tdheads.heads.multi_categorical import MultiCategoricalHead
 from tdheads.heads.normal import BoxNormalHead, NormalHead, TanhNormalHead
 from tdheads.heads.one_hot import MultiOneHotHead, OneHotCategoricalHead
@@ -36,9 +39,12 @@ OPTIONS = {
     "temperature",
     "start",
     "allowed",
+    "nvec",
     "low",
     "high",
 }
+# Logits of more choices than this do not fit into memory; bounds like int32's ask for them.
+MOST_CHOICES = 2**24
 CONTINUOUS = ("validate", "scale_mapping", "scale_lb", "free_scale")
 
 
@@ -51,7 +57,7 @@ def _take(options: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _check_one_dim(action_key: NestedKey, spec: TensorSpec) -> None:
-    if len(spec.shape) > 1:
+    if len(spec.shape) > 1 or 0 in spec.shape:
         raise ValueError(
             f"{show(action_key)}: no head for discrete actions of shape {list(spec.shape)}; flatten"
             " the action to one dim, or add a head with register_head"
@@ -59,14 +65,26 @@ def _check_one_dim(action_key: NestedKey, spec: TensorSpec) -> None:
 
 
 def _choices(
-    action_key: NestedKey, spec: TensorSpec, nvec: list[int], mask: Any, options: dict[str, Any]
+    action_key: NestedKey, spec: TensorSpec, nvec: Tensor, mask: Any, options: dict[str, Any]
 ) -> LeafHead:
+    """Build the head of integers, given the number of choices ``[*agents, *event]``."""
     _check_one_dim(action_key, spec)
+    nvec = nvec.cpu()  # where a head is built, whatever the device of its spec
+    most = nvec.reshape(-1, *spec.shape).amax(0)
+    # the difference of two int64 need not fit into one: it is negative then
+    if not ((most >= 1) & (most <= MOST_CHOICES)).all():
+        raise ValueError(
+            f"{show(action_key)}: no head for integers with more than {MOST_CHOICES} choices; give"
+            " the spec narrower bounds, or add a head with register_head"
+        )
     taken = {"mask": mask, "dtype": spec.dtype}
-    taken |= _take(options, "on_empty", "validate", "start")
+    taken |= _take(options, "on_empty", "validate", "start", "allowed")
+    joint = _take(options, "joint") if spec.shape else {}
+    if (nvec != most).any():
+        taken["allowed"] = existing_choices(nvec, most, **joint)
     if not spec.shape:
-        return CategoricalHead(action_key, nvec[0], **taken, **_take(options, "allowed"))
-    return MultiCategoricalHead(action_key, nvec, **_take(options, "joint"), **taken)
+        return CategoricalHead(action_key, int(most), **taken)
+    return MultiCategoricalHead(action_key, most.tolist(), **joint, **taken)
 
 
 @register_head(Categorical)
@@ -74,14 +92,11 @@ def _categorical(
     action_key: NestedKey, spec: Categorical, *, mask: NestedKey | bool, **options: Any
 ) -> LeafHead:
     # a homogeneous MultiDiscrete arrives here as a Categorical of shape [k]
-    return _choices(action_key, spec, [int(spec.n)] * max(spec.shape.numel(), 1), mask, options)
+    nvec = count_choices(**{**sizes(spec), **_take(options, "nvec")})
+    return _choices(action_key, spec, nvec, mask, options)
 
 
-@register_head(MultiCategorical)
-def _multi_categorical(
-    action_key: NestedKey, spec: MultiCategorical, *, mask: NestedKey | bool, **options: Any
-) -> LeafHead:
-    return _choices(action_key, spec, [int(n) for n in spec.nvec], mask, options)
+register_head(MultiCategorical)(_categorical)
 
 
 @register_head(OneHot)
@@ -106,9 +121,10 @@ def _binary(
     action_key: NestedKey, spec: Binary, *, mask: NestedKey | bool, **options: Any
 ) -> LeafHead:
     _check_one_dim(action_key, spec)
-    taken = _take(options, "on_empty", "validate")
-    n = int(spec.shape[-1])
-    return BernoulliHead(action_key, n, mask=mask, dtype=spec.dtype, **taken)
+    taken = {"mask": mask, "dtype": spec.dtype, **_take(options, "on_empty", "validate")}
+    if not spec.shape:  # a bit without a dim of its own: a choice of 0 or 1
+        return CategoricalHead(action_key, 2, **taken)
+    return BernoulliHead(action_key, int(spec.shape[-1]), **taken)
 
 
 def _hot(action_key: NestedKey, spec: TensorSpec, options: dict[str, Any]) -> dict[str, Any]:
@@ -123,8 +139,11 @@ def _bounded(
 ) -> LeafHead:
     low, high = options.get("low", spec.space.low), options.get("high", spec.space.high)
     if spec.domain == "discrete":
-        nvec = (high.long() - low.long() + 1).reshape(-1).tolist()
-        return _choices(action_key, spec, nvec, mask, {**options, "start": low.long().tolist()})
+        start = low.long()
+        same = (start == start.reshape(-1, *spec.shape)[0]).all()
+        start = start.reshape(-1, *spec.shape)[0] if same else start
+        nvec = count_choices(low=low, high=high)
+        return _choices(action_key, spec, nvec, mask, {**options, "start": start})
     taken = {"dtype": spec.dtype, **_take(options, *CONTINUOUS)}
     if (low.isfinite() & high.isfinite()).all():
         return TanhNormalHead(action_key, low, high, spec.shape, **taken)

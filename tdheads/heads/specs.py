@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
+from types import NoneType
 from typing import Any
 
 import torch
-from torchrl.data import Composite, TensorSpec
+from torchrl.data import Composite, StackedComposite, TensorSpec
 
+from tdheads.checks import show
 from tdheads.heads import factories as factories  # registers the heads of TorchRL's specs
 from tdheads.heads.base import Head
 from tdheads.heads.composite import CompositeHead
 from tdheads.heads.leaf import LeafHead
-from tdheads.heads.masks import check_guess, find_mask, given_masks
+from tdheads.heads.leaf_spec import LeafSpec
+from tdheads.heads.masks import check_guess, check_spec_mask, find_mask, given_masks, with_mask
 from tdheads.heads.registry import find_factory
 from tdheads.heads.stacked import event_spec
 from tdheads.keys import NestedKey, as_key, as_path
@@ -34,12 +38,15 @@ def make_head(
 
     A composite spec gives one leaf per entry, under its key; any other spec gives the leaf
     ``"action"``. Dims that an entry shares with the composite around it (environments, agents) are
-    batch dims, all others belong to the action. Dtype, shape and bounds of the spec are kept.
+    batch dims, all others belong to the action. Dtype, shape and bounds of the spec are kept; where
+    agents of one group differ in bounds or number of choices, each keeps its own.
 
     Args:
         action_spec: e.g. ``env.full_action_spec`` or a group's part of it.
         observation_spec: where masks are looked for: next to the action, under ``K_mask`` or a name
-            in use (``action_mask``, ``avail_actions``, ..., ``mask`` where its shape fits).
+            in use (``action_mask``, ``avail_actions``, ..., ``mask`` where its shape fits). An
+            integer action whose mask has fewer entries than its spec has choices takes the mask's
+            number: what has no entry is never legal. A mask that is wider is an error.
         mask: ``None`` to search, ``False`` for none, a key, or a mapping leaf -> key or ``False``.
         joint: multi-discrete leaves choose among all combinations, with a joint mask.
         on_empty: what a row without a legal choice is, ``"error"`` or ``"neutral"``.
@@ -48,7 +55,8 @@ def make_head(
 
     Raises:
         TypeError: for an unknown option.
-        ValueError: for a spec without a head, a mask of the wrong shape, or several candidates.
+        ValueError: for a spec without a head, agents whose actions no one tensor can hold, a mask
+            of the wrong shape, several candidates, or a mask that only the action spec has.
 
     Source: TorchRL's specs, https://docs.pytorch.org/rl/stable/reference/data.html.
 
@@ -67,33 +75,42 @@ def make_head(
     }
     if not isinstance(action_spec, TensorSpec):
         raise TypeError(f"action_spec: expected a TorchRL spec, got a {type(action_spec).__name__}")
+    if not isinstance(observation_spec, (Composite, NoneType)):
+        kind = type(observation_spec).__name__
+        raise TypeError(f"observation_spec: expected the environment's Composite, got a {kind}")
     leaves = dict(_action_leaves(action_spec, observation_spec))
     if not leaves:
-        raise ValueError(
-            "action_spec: no action that all its parts have; build one head, actor and loss for"
-            " each kind of agent"
-        )
+        raise ValueError(f"action_spec: expected an action, got none in {action_spec}")
     own = {as_key(key): dict(value) for key, value in (leaf_options or {}).items()}
     masks = given_masks(mask, list(leaves))
     unknown = [key for key in (*own, *masks) if key not in leaves]
     if unknown:
         raise ValueError(f"unknown leaves {unknown}: expected some of {list(leaves)}")
     heads: list[LeafHead] = []
-    for key, ((spec, differing), batch) in leaves.items():
-        factory = find_factory(key, spec)
-        head = factory(key, spec, mask=False, **{**options, **differing, **own.get(key, {})})
-        found = masks[key] if key in masks else find_mask(head, batch, observation_spec)
+    for key, leaf in leaves.items():
+        build = partial(_build, key, options={**options, **own.get(key, {})})
+        head = build(leaf, False)
+        found = masks[key] if key in masks else find_mask(head, leaf, observation_spec)
         if found is not False:
-            head = factory(key, spec, mask=found, **{**options, **differing, **own.get(key, {})})
+            head = build(with_mask(head, leaf, found, observation_spec), found)
             check_guess(head, heads, masks)
+        elif key not in masks:
+            check_spec_mask(head, leaf)
         heads.append(head)
     return heads[0] if len(heads) == 1 else CompositeHead(*heads)
 
 
+def _build(
+    key: NestedKey, leaf: LeafSpec, mask: NestedKey | bool, options: dict[str, Any]
+) -> LeafHead:
+    factory = find_factory(key, leaf.spec)
+    return factory(key, leaf.spec, mask=mask, **{**leaf.differing, **options})
+
+
 def _action_leaves(
     spec: TensorSpec, observation_spec: Composite | None
-) -> Iterator[tuple[NestedKey, tuple[tuple[TensorSpec, dict[str, Any]], torch.Size]]]:
-    """Yield each leaf's key, its spec without batch dims with options, and the batch dims."""
+) -> Iterator[tuple[NestedKey, LeafSpec]]:
+    """Yield each leaf's key and its spec without batch dims."""
     if not isinstance(spec, Composite):
         batch = torch.Size() if observation_spec is None else observation_spec.shape
         if spec.shape[: len(batch)] != batch:
@@ -101,9 +118,28 @@ def _action_leaves(
                 f"action spec of shape {list(spec.shape)}: expected it to start with the batch dims"
                 f" {list(batch)} of the observation spec; take both from the same environment"
             )
-        yield "action", (event_spec("action", spec, batch), batch)
+        yield "action", event_spec("action", spec, batch)
         return
+    _check_all_have(spec)
     for key in spec.keys(include_nested=True, leaves_only=True):
         parent = as_path(key)[:-1]
         batch = (spec[parent] if parent else spec).shape
-        yield as_key(key), (event_spec(as_key(key), spec[key], batch), batch)
+        yield as_key(key), event_spec(as_key(key), spec[key], batch)
+
+
+def _check_all_have(spec: Composite) -> None:
+    """Refuse agents that have actions of other names: a stack shows only those of all."""
+    for part in (spec, *spec.values(include_nested=True, leaves_only=False)):
+        if not isinstance(part, StackedComposite):
+            continue
+        agents = [set(_keys(agent)) for agent in part.unbind(part.stack_dim)]
+        stray = sorted(map(show, set().union(*agents).difference(_keys(part))))
+        if stray:
+            raise ValueError(
+                f"action_spec: only some agents of a group have {', '.join(stray)}; build one head,"
+                " actor and loss for each kind of agent"
+            )
+
+
+def _keys(spec: Composite) -> list[NestedKey]:
+    return [as_key(key) for key in spec.keys(include_nested=True, leaves_only=True)]
