@@ -151,9 +151,8 @@ def _leaves(spec: Composite) -> list[NestedKey]:
 def check_guess(head: LeafHead, others: list[LeafHead], given: Mapping[NestedKey, Any]) -> None:
     """Refuse a mask that was found for two leaves: which of them it is for is a guess."""
     for other in others:
-        if head.mask_key == other.mask_key and not {head.action_key, other.action_key} <= set(
-            given
-        ):
+        stated = {head.action_key, other.action_key} <= given.keys()
+        if head.mask_key == other.mask_key and not stated:
             raise ValueError(
                 f"{show(head.mask_key)}: it may be the mask of {show(other.action_key)} or of"
                 f" {show(head.action_key)}; say which with mask={{leaf: key or False}}"
