@@ -36,6 +36,8 @@ from tdheads import (
     PolicyLoss,
     PPOLoss,
     SequenceHead,
+    SparseCategorical,
+    SparseCategoricalHead,
     SPOLoss,
     TanhNormalHead,
     make_actor,
@@ -44,6 +46,16 @@ from tests import oracle
 
 # Sizes are different primes, so that a wrong broadcast shows.
 N, NVEC, FEATURES = 7, [3, 2, 5], 11
+# A list of at most LISTED legal choices out of MANY.
+LISTED, MANY = 5, 19
+
+
+def legal_lists(batch: Sequence[int], width: int, n: int, gen: torch.Generator) -> Tensor:
+    """Random lists of legal choices out of n, each once, with -1 in some places but not all."""
+    chosen = torch.rand(*batch, n, generator=gen).argsort(-1)[..., :width]
+    padded = torch.rand(*batch, width, generator=gen) < 0.4
+    padded[..., 1] = False
+    return chosen.masked_fill(padded, -1)
 
 
 @dataclass(frozen=True)
@@ -62,10 +74,30 @@ class Discrete:
         """Random masks with a legal choice wherever one is needed."""
         gen = torch.Generator().manual_seed(seed)
         mask = torch.rand(*batch, *self.mask_shape, generator=gen) < 0.6
-        flat = mask.view(*batch, int(np.prod(self.mask_shape)))
-        for start in self.first_of_each():
-            flat[..., start] = True
+        mask.view(*batch, int(np.prod(self.mask_shape)))[..., self.first_of_each()] = True
         return mask
+
+    def everything(self, batch: Sequence[int]) -> Tensor:
+        """A mask that allows all."""
+        return torch.ones(*batch, *self.mask_shape, dtype=torch.bool)
+
+    def only_first(self, batch: Sequence[int]) -> Tensor:
+        """A mask that allows one choice, or one of each dimension."""
+        mask = torch.zeros(*batch, *self.mask_shape, dtype=torch.bool)
+        mask.view(*batch, -1)[..., self.first_of_each()] = True
+        return mask
+
+    def nothing(self, mask: Tensor, row: int) -> Tensor:
+        """The mask with nothing to choose in one row."""
+        mask = mask.clone()
+        mask[row] = False
+        return mask
+
+    def legal(self, mask: Tensor) -> Tensor:
+        """Which logits are those of legal choices, ``[*B, width]``."""
+        if self.name.endswith("-padded"):
+            return torch.cat([mask[..., d, :n] for d, n in enumerate(NVEC)], -1)
+        return mask.flatten(mask.ndim - len(self.mask_shape))
 
     def first_of_each(self) -> list[int]:
         """Positions whose legality makes every dimension non-empty."""
@@ -79,6 +111,48 @@ class Discrete:
         """Random logits."""
         gen = torch.Generator().manual_seed(seed)
         return torch.randn(*batch, self.width, generator=gen, **kwargs) * 2
+
+
+@dataclass(frozen=True)
+class Listed(Discrete):
+    """A finite distribution whose legal choices are listed instead of masked."""
+
+    def masks(self, batch: Sequence[int], seed: int = 0) -> Tensor:
+        """Random lists."""
+        gen = torch.Generator().manual_seed(seed)
+        return legal_lists(batch, self.width, MANY, gen)
+
+    def everything(self, batch: Sequence[int]) -> Tensor:
+        """As many choices as a list can hold, in no order."""
+        return torch.tensor([11, 2, 17, 3, 5]).expand(*batch, -1).clone()
+
+    def only_first(self, batch: Sequence[int]) -> Tensor:
+        """One choice, of those of ``everything``, in another place."""
+        return torch.tensor([-1, -1, 11, -1, -1]).expand(*batch, -1).clone()
+
+    def nothing(self, mask: Tensor, row: int) -> Tensor:
+        """The list with nothing to choose in one row."""
+        mask = mask.clone()
+        mask[row] = -1
+        return mask
+
+    def legal(self, mask: Tensor) -> Tensor:
+        """Where the list is not padded."""
+        return mask >= 0
+
+
+def _listed(logits: np.ndarray, index: np.ndarray) -> dict[Any, float]:
+    probs = oracle.masked_probs(logits, index >= 0)
+    values = dict.fromkeys(range(MANY), 0.0)
+    return values | {int(i): float(p) for i, p in zip(index, probs, strict=True) if i >= 0}
+
+
+def _sparse(logits: Tensor, index: Tensor, **kwargs: Any) -> Distribution:
+    return SparseCategorical(logits, index, MANY, **kwargs)
+
+
+def _sparse_copied(logits: Tensor, index: Tensor, **kwargs: Any) -> Distribution:
+    return SparseCategorical(logits, index.clone(), MANY, **kwargs)
 
 
 def _single(logits: np.ndarray, mask: np.ndarray) -> dict[Any, float]:
@@ -145,6 +219,9 @@ DISCRETE = [
         "multi-one-hot-padded", sum(NVEC), (len(NVEC), max(NVEC)), _multi_hot, _as_multi_one_hot
     ),
     Discrete("bits", N, (N,), MaskedBernoulli, _bits),
+    Listed("sparse", LISTED, (LISTED,), _sparse, _listed),
+    # KL cannot see that two lists are one
+    Listed("sparse-copied", LISTED, (LISTED,), _sparse_copied, _listed),
 ]
 
 
@@ -156,9 +233,16 @@ class HeadCase:
     build: Callable[..., Head]
     #: key -> shape of each mask without batch dims
     masks: dict[Any, tuple[int, ...]] = field(default_factory=dict)
+    #: key -> (length, number of choices) of each list of legal choices
+    lists: dict[Any, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def constraints(self) -> set[Any]:
+        """Keys of all masks and lists."""
+        return {*self.masks, *self.lists}
 
     def inputs(self, batch: Sequence[int], seed: int = 0, **kwargs: Any) -> TensorDict:
-        """Observations and masks."""
+        """Observations, masks and lists."""
         gen = torch.Generator().manual_seed(seed)
         obs = torch.randn(*batch, FEATURES, generator=gen, **kwargs)
         td = TensorDict({"observation": obs}, list(batch))
@@ -170,6 +254,8 @@ class HeadCase:
             else:
                 mask[..., 0] = True
             td[key] = mask
+        for key, (width, n) in self.lists.items():
+            td[key] = legal_lists(batch, width, n, gen)
         return td
 
     def actor(self, dtype: torch.dtype = torch.float32, **kwargs: Any) -> nn.Module:
@@ -203,12 +289,21 @@ def _mask_given(**kwargs: Any) -> Head:
     )
 
 
-def _autoregressive(**kwargs: Any) -> Head:
+def _autoregressive(enumerate_parents: bool = False, **kwargs: Any) -> Head:
+    after: dict[str, Any] = {**kwargs, "enumerate_parents": enumerate_parents}
     return CompositeHead(
         CategoricalHead("kind", N, mask=True, **kwargs),
-        CategoricalHead("target", 5, after=("kind",), **kwargs),
-        NormalHead("force", (2,), after=("kind", "target"), **kwargs),
+        CategoricalHead("target", 5, after=("kind",), **after),
+        NormalHead("force", (2,), after=("kind", "target"), **after),
         num_features=13,
+    )
+
+
+def _gated_list(**kwargs: Any) -> Head:
+    return CompositeHead(
+        CategoricalHead("kind", 3, mask=True, **kwargs),
+        SparseCategoricalHead("move", MANY, LISTED, when={"kind": [0, 2]}, **kwargs),
+        BernoulliHead("bits", 2, when={"move": range(0, MANY, 2)}, **kwargs),
     )
 
 
@@ -279,6 +374,11 @@ HEADS = [
         lambda **kw: BernoulliHead("action", N, mask=True, **kw),
         {"action_mask": (N,)},
     ),
+    HeadCase(
+        "sparse",
+        lambda **kw: SparseCategoricalHead("action", MANY, LISTED, **kw),
+        lists={"action_legal": (LISTED, MANY)},
+    ),
     HeadCase("beta", lambda **kw: BetaHead("action", -1.0, 3.0, (3,), **kw)),
     HeadCase(
         "box",
@@ -302,6 +402,7 @@ HEADS = [
     HeadCase("mask given", _mask_given, {"target_mask": (2, N)}),
     HeadCase("autoregressive", _autoregressive, {"kind_mask": (N,)}),
     HeadCase("tree", _tree, {"target_mask": (2, N)}),
+    HeadCase("gated list", _gated_list, {"kind_mask": (3,)}, lists={"move_legal": (LISTED, MANY)}),
     HeadCase(
         "sequence",
         lambda **kw: SequenceHead("items", 4, 3, repeat=False, mask=True, num_features=13, **kw),

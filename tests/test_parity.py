@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:You are using a composite distri
 
 
 # theirs takes the entropy of a dependent leaf at the stored actions; ours is exact
-CHAIN_RULE = ("conditional", "mask given", "tree")
+CHAIN_RULE = ("conditional", "mask given", "tree", "gated list")
 
 
 def flag(value: bool | None) -> Any:

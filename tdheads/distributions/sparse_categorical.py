@@ -120,7 +120,8 @@ class SparseCategorical(ChoiceDistribution):
             first = torch.arange(here.shape[-1], device=here.device) == 0
             here = torch.where(self.empty.unsqueeze(-1), first & (value == 0).unsqueeze(-1), here)
         score = self.base.log_prob(here.to(torch.int8).argmax(-1))
-        return score.masked_fill(~here.any(-1), -torch.inf)
+        # nan stays nan: a row of nan has it at every place
+        return score.masked_fill(~here.any(-1) & ~score.isnan(), -torch.inf)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All choices, legal or not, ``[n, *B]`` (``[n, 1, ...]`` with ``expand=False``)."""
