@@ -24,6 +24,7 @@ from tdheads import (
     ActionDistribution,
     CategoricalHead,
     CompositeHead,
+    Head,
     MultiCategoricalHead,
     NormalHead,
     TanhNormalHead,
@@ -61,30 +62,60 @@ def test_keys_written_are_the_keys_declared(case: HeadCase, mode: str) -> None:
     assert set(actor.in_keys) == before
 
 
-@all_heads
-@pytest.mark.parametrize("batch", [[], [2], [2, 3], [2, 3, 5], [0], [1]], ids=str)
-def test_one_log_prob_per_row_for_every_number_of_batch_dims(
-    case: HeadCase, batch: Sequence[int]
-) -> None:
-    actor = case.actor()
-    td = act(actor, case.inputs(batch))
-    for key in actor.log_prob_keys:
-        assert td[key].shape == torch.Size(batch)
+def check_ratios(actor: nn.Module, td: TensorDict) -> None:
+    """Score the stored actions again: every log-ratio is exactly 0."""
+    dist = actor.get_dist(td)
+    for action_key, key in zip(actor.dist_sample_keys, actor.log_prob_keys, strict=True):
+        leaf = dist[action_key] if isinstance(dist, ActionDistribution) else dist
+        assert td[key].dtype in (torch.float32, torch.float64)
+        assert td[key].isfinite().all()
+        assert (leaf.log_prob(td[action_key]) == td[key]).all()
+
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 
 
 @all_heads
 @all_modes
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_with_unchanged_weights_every_ratio_is_exactly_one(
     case: HeadCase, mode: str, dtype: torch.dtype
 ) -> None:
     actor = case.actor(dtype)
-    td = act(actor, case.inputs([B], dtype=dtype), mode)
-    dist = actor.get_dist(td)
-    for action_key, key in zip(actor.dist_sample_keys, actor.log_prob_keys, strict=True):
-        leaf = dist[action_key] if isinstance(dist, ActionDistribution) else dist
-        assert (leaf.log_prob(td[action_key]) == td[key]).all()
-        assert td[key].isfinite().all()
+    check_ratios(actor, act(actor, case.inputs([B], dtype=dtype), mode))
+
+
+@all_heads
+@pytest.mark.parametrize("batch", [[], [0], [1], [2, 3], [2, 3, 5], [2, 1, 3, 2]], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_every_ratio_is_exactly_one_for_every_number_of_batch_dims(
+    case: HeadCase, batch: Sequence[int], dtype: torch.dtype
+) -> None:
+    actor = case.actor(dtype)
+    td = act(actor, case.inputs(batch, dtype=dtype))
+    assert all(td[key].shape == torch.Size(batch) for key in actor.log_prob_keys)
+    check_ratios(actor, td)
+
+
+BOUNDED = [case for case in HEADS if case.name in ("tanh", "beta", "box", "conditional", "hybrid")]
+
+
+@pytest.mark.parametrize("case", BOUNDED, ids=case_ids(BOUNDED))
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_ratio_is_exactly_one_at_the_bounds(case: HeadCase, dtype: torch.dtype) -> None:
+    actor = case.actor(dtype)
+    with torch.no_grad():
+        for param in actor[-2].parameters():
+            param *= 40
+    td = case.inputs([200], dtype=dtype)
+    check_ratios(actor, act(actor, td))
+    td = act(actor, td, "MODE")
+    check_ratios(actor, td)
+    key = {"conditional": "force", "hybrid": "where"}.get(case.name, "action")
+    low, high = {"tanh": (0, 10), "conditional": (1, 3)}.get(case.name, (-1, 3))
+    last = td[key][..., -1]  # of the box only the last entry has two finite bounds
+    assert ((last - high).abs() < 1e-5).any()
+    assert ((last - low).abs() < 1e-5).any()
 
 
 @all_heads
@@ -188,17 +219,23 @@ pickle.dump(out, open(folder + "/back", "wb"))
             assert (found[key] == expected[key]).all()
 
 
+def projected_keys(head: Head) -> list[Any]:
+    """Keys of the parameters that a network writes, leaf by leaf."""
+    return [key for leaf in head.projected for key in leaf.param_keys.values()]
+
+
 @all_heads
 def test_projection_and_split_write_the_same_keys(case: HeadCase) -> None:
     head = case.build()
-    features = torch.randn(B, 13)
     layer = head.projection(13)
-    assert head.num_params == layer.module[0].out_features
-    projected = layer(TensorDict({"hidden": features}, [B]))
-    raw = layer.module[0](features)
-    split = head.split_params("raw")(TensorDict({"raw": raw}, [B]))
+    td = case.inputs([B]).update({"hidden": torch.randn(B, 13)})
+    projected = layer(td)
     written = set(layer.out_keys)
-    assert written == set(head.in_keys) - set(case.masks) - {"hidden"}
+    assert written == set(head.in_keys) - case.constraints - {"hidden"}
+    raw = torch.cat([projected[key].flatten(1) for key in projected_keys(head)], -1)
+    assert raw.shape == torch.Size([B, head.num_params])
+    split = head.split_params("raw")(TensorDict({"raw": raw}, [B]))
+    assert set(split.keys(True, True)) == {*written, "raw"}
     for key in written:
         assert (projected[key] == split[key]).all()
 
@@ -252,23 +289,23 @@ def test_a_generator_of_the_heads_own_makes_draws_repeat(case: HeadCase) -> None
 @all_heads
 def test_masks_are_read_where_they_are_and_stored_once(case: HeadCase) -> None:
     actor, td = case.actor(), case.inputs([B])
-    stored = {key: td[key] for key in case.masks}
+    stored = {key: td[key] for key in case.constraints}
     after = act(actor, td)
     bools = [key for key, value in after.items(True, True) if value.dtype == torch.bool]
-    assert set(bools) == set(stored)
+    assert set(bools) == set(case.masks)
     assert all((after[key] == mask).all() for key, mask in stored.items())
 
 
 @all_heads
-def test_autocast_scores_in_float32_and_keeps_every_ratio_at_one(case: HeadCase) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_scores_in_float32_and_keeps_every_ratio_at_one(
+    case: HeadCase, dtype: torch.dtype
+) -> None:
     actor = case.actor()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast("cpu", dtype=dtype):
         td = act(actor, case.inputs([B]))
-        dist = actor.get_dist(td)
-        for action, key in zip(actor.dist_sample_keys, actor.log_prob_keys, strict=True):
-            leaf = dist[action] if isinstance(dist, ActionDistribution) else dist
-            assert td[key].dtype == torch.float32
-            assert (leaf.log_prob(td[action]) == td[key]).all()
+        assert all(td[key].dtype == torch.float32 for key in actor.log_prob_keys)
+        check_ratios(actor, td)
 
 
 # ---- continuous parameters
@@ -497,14 +534,16 @@ def test_validate_off_looks_at_no_value() -> None:
 # ---- in TorchRL's other losses
 
 
-@all_heads
+# TorchRL's A2CLoss and ReinforceLoss take one action key, whatever the actor
+ONE_KEY = [case for case in HEADS if len(case.build().dist_sample_keys) == 1]
+
+
+@pytest.mark.parametrize("case", ONE_KEY, ids=case_ids(ONE_KEY))
 @pytest.mark.parametrize("loss_class", [A2CLoss, ReinforceLoss])
 def test_actors_work_unchanged_in_torchrls_other_losses(case: HeadCase, loss_class: Any) -> None:
     if case.name == "one leaf" and loss_class is A2CLoss:
         pytest.skip("TorchRL's A2CLoss calls rsample on every composite, discrete or not")
     actor = case.actor()
-    if len(actor.dist_sample_keys) > 1:
-        pytest.skip("TorchRL's A2CLoss and ReinforceLoss take one action key, whatever the actor")
     td = act(actor, case.inputs([B]))
     for key in ("advantage", "value_target"):
         td[key] = torch.randn(B, 1)
