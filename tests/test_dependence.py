@@ -17,6 +17,8 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from tdheads import (
     BernoulliHead,
+    BetaHead,
+    BoxNormalHead,
     CategoricalHead,
     ClipPPOLoss,
     CompositeHead,
@@ -292,6 +294,32 @@ def test_an_irrelevant_leaf_is_0_and_counts_nothing() -> None:
                 assert value.grad is not None
                 assert (value.grad[~rows] == 0).all()
                 assert (value.grad[rows] != 0).any()
+
+
+BOUNDED: dict[str, Any] = {
+    "tanh": lambda **kw: TanhNormalHead("force", 1.0, 3.0, (2,), **kw),
+    "beta": lambda **kw: BetaHead("force", -3.0, -1.0, (2,), **kw),
+    "box": lambda **kw: BoxNormalHead(
+        "force", torch.ones(2), torch.tensor([torch.inf, 3.0]), (2,), **kw
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+@pytest.mark.parametrize("mode", ["RANDOM", "DETERMINISTIC", "MODE", "MEAN"])
+def test_an_irrelevant_leaf_is_written_as_0_also_outside_of_its_bounds(
+    name: str, mode: str
+) -> None:
+    head = CompositeHead(CategoricalHead("kind", 2), BOUNDED[name](when={"kind": 1}))
+    td = head.projection(6, gain=1.0)(TensorDict({"hidden": torch.randn(50, 6)}, [50]))
+    with set_exploration_type(ExplorationType[mode]):
+        drawn = head(td)
+    on = drawn["kind"] == 1
+    assert (drawn["force"][~on] == 0).all()
+    assert (drawn["force"][on].abs() >= 1).all()
+    assert on.any()
+    assert not on.all()
+    assert (head.get_dist(drawn).log_prob(drawn)["force_log_prob"] == drawn["force_log_prob"]).all()
 
 
 def test_the_mask_of_an_irrelevant_row_is_nobodys_business() -> None:

@@ -105,9 +105,12 @@ class DependentDistribution(ActionDistribution):
         for key, leaf in leaves.items():
             relevance[key] = rows = relevant(leaves, key, taken, relevance)
             dist = leaf.build(taken, rows)
-            dists[key] = dist = dist if rows is None else GatedLeaf(dist, rows)
+            gate = None if rows is None else GatedLeaf(dist, rows)
+            dists[key] = dist if gate is None else gate
             if pick is not None:
-                taken[key] = leaf.write(pick(dist))
+                action = leaf.write(pick(dists[key]))
+                # written is 0 where irrelevant, also beside bounds that 0 is outside of
+                taken[key] = action if gate is None else gate.only_relevant(action)
         return dists, taken
 
     # ---- drawing

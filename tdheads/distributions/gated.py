@@ -68,25 +68,25 @@ class GatedLeaf(Movable, Distribution):
     @property
     def mode(self) -> Tensor:
         """Mode of the base, 0 where irrelevant."""
-        return self._act(self.base.mode)
+        return self.only_relevant(self.base.mode)
 
     @property
     def mean(self) -> Tensor:
         """Mean of the base, 0 where irrelevant."""
-        return self._act(self.base.mean)
+        return self.only_relevant(self.base.mean)
 
     @property
     def deterministic_sample(self) -> Tensor:
         """Deterministic action of the base, 0 where irrelevant."""
-        return self._act(deterministic(self.base))
+        return self.only_relevant(deterministic(self.base))
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Draw from the base, 0 where irrelevant."""
-        return self._act(self.base.sample(torch.Size(sample_shape)))
+        return self.only_relevant(self.base.sample(torch.Size(sample_shape)))
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Draw from the base with its gradient, 0 where irrelevant."""
-        return self._act(self.base.rsample(torch.Size(sample_shape)))
+        return self.only_relevant(self.base.rsample(torch.Size(sample_shape)))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-prob under the base, 0 where irrelevant, ``[*S, *B]``."""
@@ -103,7 +103,8 @@ class GatedLeaf(Movable, Distribution):
     def _event(self, rows: Tensor) -> Tensor:
         return rows.reshape((*rows.shape, *[1] * len(self.event_shape)))
 
-    def _act(self, action: Tensor) -> Tensor:
+    def only_relevant(self, action: Tensor) -> Tensor:
+        """Return the action, 0 where irrelevant."""
         return torch.where(self._event(self.relevant), action, 0)
 
 
