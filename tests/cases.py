@@ -141,7 +141,7 @@ class Listed(Discrete):
         return mask >= 0
 
 
-def _listed(logits: np.ndarray, index: np.ndarray) -> dict[Any, float]:
+def listed_probs(logits: np.ndarray, index: np.ndarray) -> dict[Any, float]:
     probs = oracle.masked_probs(logits, index >= 0)
     values = dict.fromkeys(range(MANY), 0.0)
     return values | {int(i): float(p) for i, p in zip(index, probs, strict=True) if i >= 0}
@@ -159,7 +159,7 @@ def _single(logits: np.ndarray, mask: np.ndarray) -> dict[Any, float]:
     return dict(enumerate(oracle.masked_probs(logits, mask).tolist()))
 
 
-def _factored(logits: np.ndarray, mask: np.ndarray) -> dict[Any, float]:
+def factored_probs(logits: np.ndarray, mask: np.ndarray) -> dict[Any, float]:
     rows = np.split(logits, np.cumsum(NVEC)[:-1])
     if mask.ndim == 2:
         masks = [m[:n] for m, n in zip(mask, NVEC, strict=True)]
@@ -192,14 +192,14 @@ def _as_one_hot(logits: np.ndarray, mask: np.ndarray) -> dict[Any, float]:
 
 
 def _as_multi_one_hot(logits: np.ndarray, mask: np.ndarray) -> dict[Any, float]:
-    factored = _factored(logits, mask)
+    factored = factored_probs(logits, mask)
     return {
         sum((_one_hot(i, n) for i, n in zip(choice, NVEC, strict=True)), ()): p
         for choice, p in factored.items()
     }
 
 
-def _bits(logits: np.ndarray, mask: np.ndarray) -> dict[Any, float]:
+def bit_probs(logits: np.ndarray, mask: np.ndarray) -> dict[Any, float]:
     one = np.where(mask, 1 / (1 + np.exp(-logits.astype(np.float64))), 0.0)
     return dict(oracle.joint_probs([np.array([1 - p, p]) for p in one]))
 
@@ -210,18 +210,18 @@ def _multi_hot(logits: Tensor, mask: Tensor | None = None, **kwargs: Any) -> Dis
 
 DISCRETE = [
     Discrete("categorical", N, (N,), MaskedCategorical, _single),
-    Discrete("multi-flat", sum(NVEC), (sum(NVEC),), _multi, _factored),
-    Discrete("multi-padded", sum(NVEC), (len(NVEC), max(NVEC)), _multi, _factored),
+    Discrete("multi-flat", sum(NVEC), (sum(NVEC),), _multi, factored_probs),
+    Discrete("multi-padded", sum(NVEC), (len(NVEC), max(NVEC)), _multi, factored_probs),
     Discrete("joint", int(np.prod(NVEC)), tuple(NVEC), _product, _joint),
     Discrete("one-hot", N, (N,), MaskedOneHotCategorical, _as_one_hot),
     Discrete("multi-one-hot-flat", sum(NVEC), (sum(NVEC),), _multi_hot, _as_multi_one_hot),
     Discrete(
         "multi-one-hot-padded", sum(NVEC), (len(NVEC), max(NVEC)), _multi_hot, _as_multi_one_hot
     ),
-    Discrete("bits", N, (N,), MaskedBernoulli, _bits),
-    Listed("sparse", LISTED, (LISTED,), _sparse, _listed),
+    Discrete("bits", N, (N,), MaskedBernoulli, bit_probs),
+    Listed("sparse", LISTED, (LISTED,), _sparse, listed_probs),
     # KL cannot see that two lists are one
-    Listed("sparse-copied", LISTED, (LISTED,), _sparse_copied, _listed),
+    Listed("sparse-copied", LISTED, (LISTED,), _sparse_copied, listed_probs),
 ]
 
 
