@@ -1,4 +1,4 @@
-"""Every block of the README runs."""
+"""Every block of the README runs and does what is said of it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from tests.test_examples import SMALL, is_missing
 
@@ -20,15 +24,45 @@ BASH = [line for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL) fo
         block.splitlines()]  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(1, len(PYTHON)))
-def test_python_blocks_run(number: int) -> None:
-    exec(compile(PYTHON[number], f"README.md block {number}", "exec"), {})
+def run(number: int) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(compile(PYTHON[number], f"README.md block {number}", "exec"), names)
+    return names
 
 
-def test_the_policy_of_the_first_block_learns() -> None:
-    names: dict[str, object] = {}
-    exec(compile(PYTHON[0], "README.md block 0", "exec"), names)
-    assert float(names["mean"]) > 0.75  # type: ignore[arg-type]  # a random player gets about 0.55
+def test_the_policy_of_the_first_block_learns(capsys: pytest.CaptureFixture[str]) -> None:
+    names = run(0)
+    mean = float(names["mean"])
+    assert mean > 0.75  # a random player gets about 0.55
+    printed = capsys.readouterr().out.splitlines()[-1]
+    assert printed == f"mean result of the last games (1 win, 0 loss): {mean:.2f}"
+    # "without one illegal move"
+    batch = names["batch"]
+    assert batch["mask"].gather(-1, batch["action"].unsqueeze(-1)).all()
+
+
+def test_the_head_of_the_second_block_acts_as_its_comments_say() -> None:
+    assert len(PYTHON) == 2
+    head = run(1)["head"]
+    assert head.dist_sample_keys == ["kind", ("arm", "force"), "target", "where"]
+    logits = ["kind_logits", ("arm", "force_loc"), ("arm", "force_scale"), "target_logits"]
+    assert set(head.in_keys) == {*logits, "kind_mask", "target_mask", "hidden"}
+    rows = 400
+    td = TensorDict({"hidden": torch.randn(rows, 64)}, [rows])
+    td["kind_mask"] = torch.tensor([False, True, True, True]).expand(rows, 4)
+    td["target_mask"] = torch.zeros(rows, 4, 7, dtype=torch.bool)
+    td["target_mask"][:, 3, [2, 5]] = True
+    with set_exploration_type(ExplorationType.RANDOM):
+        td = head(head.projection(64)(td))
+    kind = td["kind"]
+    assert set(kind.tolist()) == {1, 2, 3}
+    assert set(td["target"][kind == 3].tolist()) == {2, 5}
+    assert (td["target"][kind != 3] == 0).all()
+    assert (td["target_log_prob"][kind != 3] == 0).all()
+    force = td["arm", "force"]
+    assert (force[kind == 3] == 0).all()
+    assert ((force[kind != 3] > 0) & (force[kind != 3] < 10)).all()
+    assert td["where"].shape == torch.Size([rows, 3])
 
 
 def test_every_file_and_make_target_in_the_commands_exists() -> None:
