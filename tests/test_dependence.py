@@ -371,6 +371,31 @@ def test_a_loss_counts_active_arguments_only() -> None:
     assert out["max_ratio"] == 1
 
 
+def test_a_choice_restricts_the_next_one() -> None:
+    # move: straight on only; attack: enemies 1 and 3 only; wait: nobody, the target is irrelevant
+    allowed = {0: [0], 1: [1, 3], 2: [0]}
+    head = CompositeHead(
+        CategoricalHead("kind", 3),
+        CategoricalHead("target", 4, mask=True, mask_given="kind", when={"kind": [0, 1]}),
+    )
+    rows = 3000
+    td = TensorDict({"kind_logits": torch.zeros(rows, 3), "target_logits": torch.zeros(rows, 4)})
+    td.batch_size = [rows]
+    td["target_mask"] = torch.zeros(rows, 3, 4, dtype=torch.bool)
+    for kind in (0, 1):
+        td["target_mask"][:, kind, allowed[kind]] = True
+    with set_exploration_type(ExplorationType.RANDOM):
+        drawn = head(td)
+    for kind, targets in allowed.items():
+        taken = drawn["target"][drawn["kind"] == kind]
+        assert set(taken.tolist()) == set(targets)
+        score = drawn["target_log_prob"][drawn["kind"] == kind]
+        torch.testing.assert_close(score, torch.full_like(score, -math.log(len(targets))))
+    pair = TensorDict({"kind": torch.tensor([0, 1]), "target": torch.tensor([1, 0])}, [2])
+    scores = head.get_dist(td[:2]).log_prob(pair)
+    assert scores["target_log_prob"].tolist() == [-math.inf, -math.inf]
+
+
 # ---- teacher forcing
 
 

@@ -146,6 +146,20 @@ def test_values_and_gradients_are_finite_for_huge_logits(case: Discrete, size: f
 
 
 @all_cases
+@pytest.mark.parametrize("gap", [1e9, 1e30])
+def test_no_finite_number_stands_in_for_an_illegal_choice(case: Discrete, gap: float) -> None:
+    mask = case.only_first([B])
+    legal = case.legal(mask)
+    # what is illegal scores higher than any usual fill of -1e8, -1e9 or the smallest number
+    dist = case.build(torch.where(legal, -gap, gap), mask)
+    if case.name != "bits":  # a bit that may be 1 may be 0 too, and here it is
+        assert (dist.log_prob(dist.sample((100,))) == 0).all()
+    assert (dist.entropy() == 0).all()
+    values = dist.enumerate_support()
+    assert ((dist.log_prob(values) > -torch.inf).sum(0) == (2 if case.name == "bits" else 1)).all()
+
+
+@all_cases
 def test_mode_is_legal_and_scores_highest(case: Discrete) -> None:
     dist, logits, mask = build(case)
     for row, expected in enumerate(values_of(case, mask, logits)):
@@ -194,10 +208,20 @@ def test_shapes_for_every_number_of_batch_dims(case: Discrete, batch: list[int])
     assert dist.batch_shape == torch.Size(batch)
     assert dist.sample().shape == torch.Size(batch) + dist.event_shape
     assert dist.entropy().shape == torch.Size(batch)
+
+
+@all_cases
+@pytest.mark.parametrize("batch", [[], [2], [2, 3, 5]], ids=str)
+def test_samples_with_leading_sample_dims_are_scored_one_by_one(
+    case: Discrete, batch: list[int]
+) -> None:
+    dist = case.build(case.logits(batch), case.masks(batch))
     draws = dist.sample((4, 1))
     assert draws.shape == torch.Size([4, 1, *batch]) + dist.event_shape
-    assert dist.log_prob(draws).shape == torch.Size([4, 1, *batch])
-    assert dist.log_prob(draws[2, 0]).allclose(dist.log_prob(draws)[2, 0])
+    found = dist.log_prob(draws)
+    assert found.shape == torch.Size([4, 1, *batch])
+    for number in range(4):
+        torch.testing.assert_close(dist.log_prob(draws[number, 0]), found[number, 0])
 
 
 @all_cases
@@ -266,6 +290,25 @@ def test_zero_rows_are_a_batch_like_any_other(case: Discrete) -> None:
     assert dist.sample().shape == torch.Size([0]) + dist.event_shape
     assert dist.log_prob(dist.sample()).shape == torch.Size([0])
     assert dist.entropy().shape == torch.Size([0])
+
+
+def test_unequal_dimensions_take_a_flat_mask_or_a_padded_one() -> None:
+    nvec = [3, 2, 5]
+    logits = torch.randn(B, 10, dtype=torch.float64)
+    padded = torch.rand(B, 3, 5) < 0.5
+    padded[..., 0] = True
+    flat = torch.cat([padded[:, d, :n] for d, n in enumerate(nvec)], -1)
+    dists = [MaskedMultiCategorical(logits, nvec, mask) for mask in (flat, padded)]
+    for value in itertools.product(*map(range, nvec)):
+        expected = torch.ones(B, dtype=torch.float64)
+        for option, part, legal in zip(
+            value, logits.split(nvec, -1), flat.split(nvec, -1), strict=True
+        ):
+            weights = torch.where(legal, part.exp(), 0)
+            expected *= weights[:, option] / weights.sum(-1)
+        for dist in dists:
+            found = dist.log_prob(torch.tensor(value).expand(B, 3)).exp()
+            torch.testing.assert_close(found, expected)
 
 
 # ---- nothing to choose

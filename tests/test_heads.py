@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,15 +23,22 @@ from torchrl.objectives import A2CLoss, ReinforceLoss
 
 from tdheads import (
     ActionDistribution,
+    BernoulliHead,
     CategoricalHead,
+    ClipPPOLoss,
     CompositeHead,
     Head,
+    LeafHead,
     MultiCategoricalHead,
+    MultiOneHotHead,
     NormalHead,
+    OneHotCategoricalHead,
+    SparseCategoricalHead,
     TanhNormalHead,
     make_actor,
 )
-from tests.cases import FEATURES, HEADS, NVEC, HeadCase, N, case_ids, critic
+from tdheads.keys import suffixed
+from tests.cases import FEATURES, HEADS, LISTED, NVEC, HeadCase, N, case_ids, critic
 
 B = 5
 all_heads = pytest.mark.parametrize("case", HEADS, ids=case_ids(HEADS))
@@ -40,6 +48,11 @@ all_modes = pytest.mark.parametrize(
 CONTINUOUS = ("normal", "normal free", "tanh", "beta", "box", "hybrid")
 DISCRETE = [case for case in HEADS if case.name not in CONTINUOUS]
 discrete_heads = pytest.mark.parametrize("case", DISCRETE, ids=case_ids(DISCRETE))
+
+
+# the steps of a sequence share one mask, in which stopping has to be legal
+MASKED = [case for case in HEADS if case.constraints and case.name != "sequence"]
+masked_heads = pytest.mark.parametrize("case", MASKED, ids=case_ids(MASKED))
 
 
 def act(actor: nn.Module, td: TensorDict, mode: str = "RANDOM") -> TensorDict:
@@ -529,6 +542,60 @@ def test_validate_off_looks_at_no_value() -> None:
     head = CategoricalHead("action", 3, mask=True, validate=False)
     dist = head.get_dist(masked_td(action_logits=torch.full((4, 3), torch.nan)))
     assert dist.log_prob(torch.zeros(4)).isnan().all()
+
+
+@masked_heads
+def test_an_action_stored_under_another_mask_is_an_error_that_names_key_row_and_action(
+    case: HeadCase,
+) -> None:
+    actor = case.actor()
+    td = act(actor, case.inputs([B], seed=2))
+    td["advantage"] = td["value_target"] = torch.zeros(B, 1)
+    loss = ClipPPOLoss(actor, critic())
+    loss(td.clone())
+    # the mask of the next step: what was taken in row 3 is no longer legal, all else is
+    for leaf in actor[-1].leaves:
+        if leaf.mask_key not in case.constraints:
+            continue
+        stale = td.clone()
+        row = 3 if case.name not in ("tree", "gated list") else relevant_row(td, leaf.action_key)
+        forbid(stale, leaf, row)
+        taken = re.escape(str(td[leaf.action_key][row].tolist()))
+        with pytest.raises(
+            ValueError,
+            match=rf"{re.escape(repr(leaf.action_key))}: the stored action {taken} in row {row} ",
+        ):
+            loss(stale)
+
+
+def relevant_row(td: TensorDict, key: Any) -> int:
+    """A row in which the leaf counts."""
+    return int((td[suffixed(key, "_log_prob")] != 0).nonzero()[0])
+
+
+def forbid(td: TensorDict, leaf: LeafHead, row: int) -> None:
+    """Make the stored action of one row illegal and something else legal."""
+    mask, action = td[leaf.mask_key], td[leaf.action_key][row]
+    if isinstance(leaf, SparseCategoricalHead):
+        mask[row] = torch.tensor([int(action) - 1 if action else 1] + [-1] * (LISTED - 1))
+        return
+    if leaf.dependence.mask_given is not None:  # the row of every choice of the parent
+        mask[row] = True
+        mask[row, :, action] = False
+        return
+    mask[row] = True
+    if isinstance(leaf, BernoulliHead):  # a bit that is 1 may no longer be
+        mask[row] = action == 0
+    elif isinstance(leaf, MultiCategoricalHead) and leaf.joint:
+        mask[(row, *action.tolist())] = False
+    elif isinstance(leaf, MultiOneHotHead):
+        mask[row, 0, int(action[: NVEC[0]].argmax())] = False
+    elif isinstance(leaf, MultiCategoricalHead):
+        mask[row].view(-1)[int(action[0])] = False
+    elif isinstance(leaf, OneHotCategoricalHead):
+        mask[row, int(action.argmax())] = False
+    else:
+        mask[row, int(action)] = False
 
 
 # ---- in TorchRL's other losses

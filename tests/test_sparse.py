@@ -173,3 +173,25 @@ def test_a_sparse_leaf_beside_others_keeps_its_own_projection() -> None:
     td = layer(TensorDict({"hidden": torch.randn(B, 16), "move_legal": index}, [B]))
     assert head(td)["move_log_prob"].shape == torch.Size([B])
     assert sum(p.numel() for p in layer.parameters()) == (3 + 4 + N) * 17
+
+
+def test_lists_in_different_orders_agree_with_three_batch_dims() -> None:
+    # as many rows in each dim as the list is long: a mix-up of dims would not be an error
+    batch = (M, 2, M)
+    gen = torch.Generator().manual_seed(5)
+    logits, other = (torch.randn(*batch, N, generator=gen).double() for _ in range(2))
+    mask = torch.rand(*batch, N, generator=gen) < 0.05
+    mask[..., 40] = True
+    index = legal_index(mask, M)
+    # every row in an order of its own, padding in between
+    mixed = index.gather(-1, torch.rand(*batch, M, generator=gen).argsort(-1))
+    p = [SparseCategorical(at(logits, i), i, N) for i in (index, mixed)]
+    q = [SparseCategorical(at(other, i), i, N) for i in (index, mixed)]
+    log_p = logits.masked_fill(~mask, -math.inf).log_softmax(-1)
+    log_q = other.masked_fill(~mask, -math.inf).log_softmax(-1)
+    expected = torch.where(mask, log_p.exp() * (log_p - log_q), 0).sum(-1)
+    values = torch.arange(N).view(N, 1, 1, 1).expand(N, *batch)
+    for dist in p:
+        torch.testing.assert_close(dist.log_prob(values), log_p.movedim(-1, 0))
+        for second in q:
+            torch.testing.assert_close(kl_divergence(dist, second), expected)
