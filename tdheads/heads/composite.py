@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,6 @@ from tensordict import TensorDictBase
 from tensordict.nn import (
     InteractionType,
     TensorDictModule,
-    TensorDictModuleBase,
     TensorDictSequential,
 )
 from torch import Tensor, nn
@@ -19,8 +17,15 @@ from torch import Tensor, nn
 from tdheads.checks import require, show
 from tdheads.distributions import ActionDistribution, DependentDistribution
 from tdheads.distributions.draw import draw
+from tdheads.heads.assembly import (
+    collect_leaves,
+    keys_read,
+    lenient,
+    parameter_modules,
+    rows_of,
+)
 from tdheads.heads.base import Acted, Head
-from tdheads.heads.dependence import HeadConditional, parameter_module
+from tdheads.heads.dependence import HeadConditional
 from tdheads.heads.leaf import LeafHead
 from tdheads.heads.leaf_checks import (
     check_modes,
@@ -95,35 +100,21 @@ class CompositeHead(Head):
         for part in heads:
             if not isinstance(part, Head):
                 raise TypeError(f"CompositeHead: expected heads, got a {type(part).__name__}")
-        leaves = {leaf.action_key: leaf for part in heads for leaf in part.leaves}
-        keys = [leaf.action_key for part in heads for leaf in part.leaves]
-        if not leaves or len(leaves) != len(keys):
-            raise ValueError(
-                f"CompositeHead: expected at least one leaf, each key once, got {keys}"
-            )
-        written = [
-            key for leaf in leaves.values() for key in (leaf.action_key, *leaf.log_prob_keys)
-        ]
-        sequences: dict[NestedKey, list[NestedKey]] = {}
-        for part in heads:
-            sequences |= getattr(part, "sequences", {})
-        written += sequences
-        if len(set(written)) != len(written):
-            raise ValueError(f"CompositeHead: two leaves write the same key, of {written}")
+        leaves, sequences = collect_leaves(heads)
         for leaf in leaves.values():
             check_parents(leaf, leaves)
             check_modes(leaf)
         in_key = as_key(in_key)
-        modules = _parameter_modules(heads, leaves, in_key, num_features)
+        modules = parameter_modules(heads, leaves, in_key, num_features)
         for key, module in modules.items():
             check_reads(leaves[key], module, leaves)
-        super().__init__(_in_keys(leaves, modules), keys, **head)
+        super().__init__(keys_read(leaves, modules), list(leaves), **head)
         self.heads = nn.ModuleList(leaves.values())
         self.parameter_modules = nn.ModuleList(modules.values())
         self._after = list(modules)
         self._features = in_key, num_features
         # combinations of parents that cannot happen are looked at too, without a check
-        self._lenient = {key: _lenient(leaf) for key, leaf in leaves.items()}
+        self._lenient = {key: lenient(leaf) for key, leaf in leaves.items()}
         #: sequences that are written as one tensor, with the leaves of their steps
         self.sequences = sequences
         self.dependent = any(leaf.dependence.parents for leaf in leaves.values())
@@ -136,6 +127,11 @@ class CompositeHead(Head):
         """
         found = list(super().named_modules(*args, **kwargs))
         yield from (*found[1:], *found[:1])  # nothing is found where it was visited before
+
+    @property
+    def modules_after(self) -> dict[NestedKey, Any]:
+        """Leaf -> the module that computes its parameters, for autoregressive leaves."""
+        return dict(zip(self._after, self.parameter_modules, strict=True))
 
     @property
     def leaves(self) -> tuple[LeafHead, ...]:
@@ -209,8 +205,8 @@ class CompositeHead(Head):
     ) -> DependentDistribution:
         td = td.copy()  # a distribution is a value: others may write into the caller's tensordict
         by_key = {leaf.action_key: leaf for leaf in self.leaves}
-        modules = dict(zip(self._after, self.parameter_modules, strict=True))
-        rows = _rows(self.leaves[0], td)
+        modules = self.modules_after
+        rows = rows_of(self.leaves[0], td)
         for steps in self.sequences.values():
             check_stop(by_key[steps[0]], td)
         if prefix is not None:
@@ -254,49 +250,3 @@ class CompositeHead(Head):
 
     def _stored(self, td: TensorDictBase) -> TensorDictBase:
         return td
-
-
-def _parameter_modules(
-    heads: tuple[Head, ...], leaves: dict[NestedKey, LeafHead], in_key: NestedKey, features: int
-) -> dict[NestedKey, Any]:
-    """Return what computes the parameters of each autoregressive leaf."""
-    modules: dict[NestedKey, Any] = {}
-    for part in heads:
-        if isinstance(part, CompositeHead):  # it has built its own already: one leaf, one module
-            check_modes(part)
-            modules |= zip(part._after, part.parameter_modules, strict=True)
-    return {
-        key: modules.get(key)
-        or leaf.parameters_module
-        or parameter_module(leaf, [leaves[p] for p in leaf.dependence.after], in_key, features)
-        for key, leaf in leaves.items()
-        if leaf.dependence.after
-    }
-
-
-def _in_keys(
-    leaves: dict[NestedKey, LeafHead], modules: dict[NestedKey, TensorDictModuleBase]
-) -> list[NestedKey]:
-    keys: list[NestedKey] = []
-    for key, leaf in leaves.items():
-        if key in modules:
-            keys += [k for k in map(as_key, modules[key].in_keys) if k not in leaves]
-            keys += [] if leaf.mask_key is None else [leaf.mask_key]
-        else:
-            keys += leaf.in_keys
-    return list(dict.fromkeys(keys))
-
-
-def _lenient(leaf: LeafHead) -> LeafHead:
-    twin = copy.copy(leaf)  # parameters and buffers are shared
-    twin.validate = False
-    if hasattr(twin, "on_empty"):
-        twin.on_empty = "neutral"
-    return twin
-
-
-def _rows(first: LeafHead, td: TensorDictBase) -> torch.Size:
-    """Return the batch shape of the leaves, read off the parameters of the first one."""
-    name, shape = next(iter(first.param_shapes.items()))
-    value = first.read_param(td, name)
-    return value.shape[: value.ndim - len(shape)]
