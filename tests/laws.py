@@ -27,6 +27,7 @@ Written by `python -m tests.laws`; a test keeps it up to date. A law is a test t
 table of cases, so that a new head or distribution is one more line in the table and has to obey
 them all. Two more laws send every head at once: `test_heads` to another process, `test_collectors`
 to the workers of a `MultiSyncCollector`. Continuous distributions have test files of their own.
+Laws of `test_losses` and `test_diagnose` run over every loss too.
 """
 
 
@@ -35,7 +36,8 @@ def names_of(mark: Any) -> list[str] | None:
     if mark.name != "parametrize" or "case" not in str(mark.args[0]):
         return None
     values = [value[0] if isinstance(value, tuple) else value for value in mark.args[1]]
-    return list(dict.fromkeys(value.name for value in values))
+    names = [getattr(value, "name", None) for value in values]
+    return None if None in names else list(dict.fromkeys(map(str, names)))
 
 
 def laws() -> Iterator[tuple[str, str, list[str]]]:

@@ -199,7 +199,7 @@ def test_support_is_what_is_enumerated_and_nothing_else(case: Discrete) -> None:
     support: Any = dist.support
     assert support.check(values).shape == values.shape[: values.ndim - support.event_dim]
     assert support.check(values).all()
-    assert not support.check(values + 7).any()
+    assert not support.check(values + len(values)).any()
     assert not support.check(values - 1).all()
     assert not support.check(values + 0.5).any()
     assert support.is_discrete
@@ -279,7 +279,7 @@ def test_actions_without_end_are_not_enumerated() -> None:
 
 # ---- probs instead of logits
 
-PROBS = [case for case in DISCRETE if case.name != "bits"]
+PROBS = [case for case in DISCRETE if case.name not in ("bits", "sparse", "sparse-copied")]
 
 
 @pytest.mark.parametrize("case", PROBS, ids=case_ids(PROBS))

@@ -181,8 +181,9 @@ def test_finite_differences_of_every_term(case: HeadCase, kind: LossCase, aggreg
 
 @all_losses
 @all_heads
-@pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e9])
-@both
+@pytest.mark.parametrize(
+    ("garbage", "aggregate"), [(math.nan, "sum"), (1e9, "none"), (-math.inf, "none")]
+)
 def test_garbage_in_padded_rows_changes_nothing(
     case: HeadCase, kind: LossCase, garbage: float, aggregate: str
 ) -> None:

@@ -30,7 +30,7 @@ class PPOLoss(PolicyLoss):
         >>> actor = make_actor(body, CategoricalHead("action", n=3))
         >>> td = actor(TensorDict({"observation": torch.randn(5, 4)}, [5])).detach()
         >>> td["advantage"] = torch.full((5, 1), 2.0)
-        >>> float(PPOLoss(actor)(td)["loss_objective"])
+        >>> PPOLoss(actor)(td)["loss_objective"].item()
         -2.0
     """
 

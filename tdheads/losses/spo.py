@@ -62,7 +62,7 @@ class SPOLoss(PolicyLoss):
         >>> actor = make_actor(body, CategoricalHead("action", n=3))
         >>> td = actor(TensorDict({"observation": torch.randn(5, 4)}, [5])).detach()
         >>> td["advantage"] = torch.full((5, 1), 2.0)
-        >>> float(SPOLoss(actor, epsilon=0.2)(td)["loss_objective"])
+        >>> SPOLoss(actor, epsilon=0.2)(td)["loss_objective"].item()
         -2.0
     """
 
