@@ -1,5 +1,8 @@
 """TensorDict-native policy heads and PPO losses for hard action spaces."""
 
+from tdheads.diagnose import Finding as Finding
+from tdheads.diagnose import Report as Report
+from tdheads.diagnose import diagnose as diagnose
 from tdheads.distributions import ActionDistribution as ActionDistribution
 from tdheads.distributions import MaskedBernoulli as MaskedBernoulli
 from tdheads.distributions import MaskedCategorical as MaskedCategorical

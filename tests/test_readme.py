@@ -42,7 +42,6 @@ def test_the_policy_of_the_first_block_learns(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_head_of_the_second_block_acts_as_its_comments_say() -> None:
-    assert len(PYTHON) == 2
     head = run(1)["head"]
     assert head.dist_sample_keys == ["kind", ("arm", "force"), "target", "where"]
     logits = ["kind_logits", ("arm", "force_loc"), ("arm", "force_scale"), "target_logits"]
@@ -63,6 +62,17 @@ def test_the_head_of_the_second_block_acts_as_its_comments_say() -> None:
     assert (force[kind == 3] == 0).all()
     assert ((force[kind != 3] > 0) & (force[kind != 3] < 10)).all()
     assert td["where"].shape == torch.Size([rows, 3])
+
+
+def test_the_diagnosis_of_the_third_block_is_the_one_that_is_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert len(PYTHON) == 3
+    report = run(2)["report"]
+    (shown,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
+    assert capsys.readouterr().out == shown
+    assert not report.ok
+    assert report["legal"]
 
 
 def test_every_file_and_make_target_in_the_commands_exists() -> None:

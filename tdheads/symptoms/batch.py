@@ -1,0 +1,102 @@
+"""A loss and its first batch, with what several checks need of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdheads.distributions import ActionDistribution
+from tdheads.distributions.draw import deterministic
+from tdheads.keys import NestedKey
+from tdheads.losses import PolicyLoss
+from tdheads.losses.adapter import as_action_distribution
+from tdheads.losses.advantage import row_shape
+from tdheads.losses.rows import Valid
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+
+
+class Symptom(NamedTuple):
+    """What a check found."""
+
+    level: str
+    key: NestedKey | None
+    found: str
+    todo: str
+
+
+Symptoms = Iterator[Symptom]
+
+
+class Batch:
+    """A loss and a batch, with what several checks need of them."""
+
+    def __init__(self, loss: PolicyLoss, td: TensorDictBase) -> None:
+        self.loss, self.td = loss, td
+        self._dist: ActionDistribution | None = None
+        self._clean: TensorDictBase | None = None
+
+    @property
+    def actor(self) -> Any:
+        """The policy network."""
+        return self.loss.actor_network
+
+    @property
+    def clean(self) -> TensorDictBase:
+        """The batch with harmless content in the rows that do not count."""
+        if self._clean is None:
+            valid, td = self.valid, self.td.copy()
+            self._clean = td if valid is None else self.loss._without_garbage(td, valid)
+        return self._clean
+
+    @property
+    def dist(self) -> ActionDistribution:
+        """The current policy at the batch."""
+        if self._dist is None:
+            self._dist = self.policy(self.clean)
+        return self._dist
+
+    def policy(self, td: TensorDictBase) -> ActionDistribution:
+        """Return the current policy at any batch."""
+        with torch.no_grad(), self.loss.using("actor_network") as actor:
+            dist = actor.get_dist(td.copy())
+        return as_action_distribution(dist, self.loss.action_keys, row_shape(self.loss, self.clean))
+
+    @property
+    def valid(self) -> Valid | None:
+        """The rows that count."""
+        return self.loss._valid(self.td)
+
+    def rows(self, shape: torch.Size) -> Tensor:
+        """Return where policy rows count, ``[*B]``."""
+        valid = self.valid
+        if valid is None:
+            return torch.ones(shape, dtype=torch.bool, device=self.td.device)
+        return valid.for_rows(shape)
+
+    def score(self, dist: ActionDistribution, key: NestedKey) -> Tensor:
+        """Log-prob of the stored actions of a leaf."""
+        leaf, action = dist.dists[key], self.clean.get(key)
+        if self.valid is not None and action.shape == leaf.batch_shape + leaf.event_shape:
+            # a row that is padding holds no action: score a legal one
+            rows = self.rows(leaf.batch_shape)
+            rows = rows.reshape((*rows.shape, *[1] * len(leaf.event_shape)))
+            action = torch.where(rows, action, deterministic(leaf).detach().to(action.dtype))
+        return leaf.log_prob(action)
+
+    def stored_score(self, key: NestedKey) -> Tensor:
+        """Log-prob at collection of a leaf, or of the joint action if only that was stored."""
+        keys = self.loss.log_prob_keys
+        place = self.loss.action_keys.index(key) if len(keys) > 1 else 0
+        return self.clean.get(keys[place])
+
+
+def told(error: Exception) -> Symptom:
+    """Turn an error of this library, ``found; todo``, into a symptom."""
+    message = error.args[0] if error.args else repr(error)
+    found, _, todo = str(message).rpartition("; ")
+    return Symptom(ERROR, None, found or todo, todo if found else "see the error of loss(td)")

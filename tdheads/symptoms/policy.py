@@ -1,0 +1,96 @@
+"""Is the policy in the loss the one that acted?"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tdheads.checks import rows_where
+from tdheads.keys import LOG_PROB, NestedKey, suffixed
+from tdheads.losses.adapter import mask_fills
+from tdheads.symptoms.batch import ERROR, NOTE, Batch, Symptom, Symptoms, told
+
+# float32 sums in another order differ by less: another batch size, device or number of threads
+ROUNDING = 1e-4
+
+
+def check_policy(batch: Batch) -> Symptoms:
+    """The policy can be built at the batch."""
+    try:
+        batch.dist  # noqa: B018  # built here, kept for the other checks
+    except (KeyError, TypeError, ValueError) as error:
+        yield told(error)
+
+
+def check_legal(batch: Batch) -> Symptoms:
+    """Every stored action is one that the current policy may take under the stored mask."""
+    for key, leaf in batch.dist.dists.items():
+        try:
+            score = batch.score(batch.dist, key)
+        except (KeyError, TypeError, ValueError) as error:
+            yield told(error)
+            continue
+        bad = torch.isneginf(score) & batch.rows(leaf.batch_shape)
+        if bad.any():
+            action = batch.td.get(key)[bad][0].tolist()
+            yield Symptom(
+                ERROR,
+                key,
+                f"the action {action} in {rows_where(bad)} is illegal under the stored mask: its"
+                " log-prob is -inf",
+                "store the mask that the action was drawn with: not that of the next step, and not"
+                " a buffer that the environment writes over",
+            )
+
+
+def check_ratio(batch: Batch) -> Symptoms:
+    """With unchanged weights the ratio of every leaf is 1."""
+    loss = batch.loss
+    if len(loss.log_prob_keys) < len(loss.action_keys):
+        scores = [batch.score(batch.dist, key) for key in loss.action_keys]
+        yield from _ratio(batch, loss.log_prob_keys[0], sum(scores[1:], scores[0]), None)
+        return
+    for key in loss.action_keys:
+        yield from _ratio(batch, key, batch.score(batch.dist, key), key)
+
+
+def _ratio(batch: Batch, name: NestedKey, new: Tensor, leaf: NestedKey | None) -> Symptoms:
+    old = batch.stored_score(leaf or batch.loss.action_keys[0])
+    if old.shape != new.shape:
+        found = f"expected log-probs of shape {list(new.shape)}, got {list(old.shape)}"
+        todo = "one log-prob per row: sum it over the dims of the action before storing it"
+        yield Symptom(ERROR, suffixed(name, LOG_PROB), found, todo)
+        return
+    gap = torch.where(batch.rows(new.shape), (new - old).abs().nan_to_num(nan=torch.inf), 0)
+    off = gap > 0
+    if not off.any():
+        return
+    worst = gap.max().item()
+    found = f"log w is up to {worst:.2g} in {rows_where(off)}, expected 0"
+    if worst <= ROUNDING:
+        yield Symptom(NOTE, name, found, "rounding: collected in another batch size or dtype")
+        return
+    yield Symptom(ERROR, name, found, _cause(batch, leaf, old, off, worst))
+
+
+def _cause(batch: Batch, leaf: NestedKey | None, old: Tensor, off: Tensor, worst: float) -> str:
+    """Say what makes a ratio differ from 1, as far as it can be told from the batch."""
+    if not old.isfinite().all() or worst == torch.inf:
+        return "not a number: look at the scale of the observation and of the weights"
+    again = batch.policy(batch.clean)
+    keys = batch.loss.action_keys if leaf is None else [leaf]
+    if any((batch.score(again, k) != batch.score(batch.dist, k)).any() for k in keys):
+        return "the network is random (dropout?): the loss needs loss.eval(), or no such layer"
+    fills = mask_fills(batch.actor)
+    if fills and leaf is not None:
+        free = batch.clean.copy()
+        for key, fill in fills.items():
+            content = torch.as_tensor(fill, device=free.get(key).device).to(free.get(key).dtype)
+            free.set(key, torch.zeros_like(free.get(key)) + content)
+        unmasked = batch.score(batch.policy(free), leaf)
+        if ((unmasked - old).abs() <= ROUNDING)[off].all():
+            return "the stored log-probs are those without the mask: act with the head, mask=True"
+    return (
+        "the weights, the mask or the observation (did a transform or a normaliser move on?) are"
+        " not those of the collection; diagnose before the first update"
+    )

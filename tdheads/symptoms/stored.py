@@ -1,0 +1,76 @@
+"""Is what is stored there, and a number?"""
+
+from __future__ import annotations
+
+import difflib
+
+from torch import Tensor
+
+from tdheads.checks import rows_where
+from tdheads.keys import NestedKey, as_key
+from tdheads.losses.adapter import mask_fills
+from tdheads.losses.divergence import stored_keys
+from tdheads.symptoms.batch import ERROR, Batch, Symptom, Symptoms
+
+
+def check_keys(batch: Batch) -> Symptoms:
+    """Every entry that the loss reads is there."""
+    loss, td = batch.loss, batch.td
+    there = [as_key(key) for key in td.keys(include_nested=True, leaves_only=True)]
+    wanted: dict[NestedKey, str] = {}
+    critic = [] if loss.critic_network is None else loss.critic_network.in_keys
+    for key in (*loss.actor_network.in_keys, *critic):
+        wanted[as_key(key)] = "a network reads it: keep it in the batch"
+    for key in mask_fills(batch.actor):
+        wanted[key] = "the mask that the action was drawn with has to be stored with the action"
+    for key in loss.action_keys:
+        wanted[key] = "store the action, or name it with set_keys(action=...)"
+    for key in loss.log_prob_keys:
+        wanted[key] = "store the log-prob that the actor wrote (return_log_prob=True)"
+    if loss.needs_kl and not loss.delay_actor:
+        for key in stored_keys(batch.actor):
+            wanted[key] = "the KL is taken from the policy at collection: store it too"
+    wanted |= _keys_of_advantage(batch)
+    for key, todo in wanted.items():
+        if key not in there:
+            others = [str(other) for other in there if other not in wanted]
+            near = difflib.get_close_matches(str(key), others, 1)
+            also = f", but {near[0]} is" if near else ""
+            yield Symptom(ERROR, key, f"not in the batch{also}", todo)
+
+
+def _keys_of_advantage(batch: Batch) -> dict[NestedKey, str]:
+    loss, keys = batch.loss, batch.loss.tensor_keys
+    if batch.td.get(keys.advantage, None) is not None:
+        target = as_key(keys.value_target)
+        todo = "run a value estimator, e.g. GAE, on the batch"
+        return {} if loss.critic_coeff is None else {target: todo}
+    if loss.critic_network is None:
+        todo = "run a value estimator: a loss without a critic cannot compute it"
+        return {as_key(keys.advantage): todo}
+    todo = "the advantage is not there and is computed from it"
+    return {as_key(("next", key)): todo for key in (keys.reward, keys.done)}
+
+
+def check_nan(batch: Batch) -> Symptoms:
+    """Nothing is nan: what is stored, the weights, what the actor writes."""
+    td, valid = batch.td, batch.valid
+    for key in td.keys(include_nested=True, leaves_only=True):
+        value = td.get(key)
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            continue
+        bad = _in_rows(value.isnan(), td.batch_dims)
+        counts = None if valid is None else valid.for_entry(key, value)
+        if counts is not None:  # what a padded row holds does not matter
+            bad = bad & _in_rows(counts.expand(value.shape), td.batch_dims)
+        if bad.any():
+            todo = "look for where it is written; a row that is padding needs a validity mask"
+            yield Symptom(ERROR, as_key(key), f"nan in {rows_where(bad)}", todo)
+    for name, param in batch.loss.named_parameters():
+        if param.isnan().any():
+            todo = "an update made it so: clip gradients, lower the learning rate, start again"
+            yield Symptom(ERROR, name, f"nan in {int(param.isnan().sum())} weights", todo)
+
+
+def _in_rows(bad: Tensor, ndim: int) -> Tensor:
+    return bad.flatten(ndim).any(-1) if bad.ndim > ndim else bad
