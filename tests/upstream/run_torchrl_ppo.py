@@ -7,7 +7,8 @@ runs class ``TestPPO`` of ``test/objectives/test_ppo.py`` with the losses of tdh
 TorchRL's. The checkout is read, never changed; it should be of the installed TorchRL's version.
 
 ``exceptions.txt``, next to this file, lists the tests that may fail, each with its reason. The exit
-status is 1 if another test fails or if a listed one passes, so the list is always the whole truth.
+status is 1 if another test fails or if a listed one passes, so the list is always the whole truth;
+a listed test that the checkout does not have counts for nothing.
 ``make test`` does not run this: it needs the checkout.
 """
 
