@@ -43,13 +43,22 @@ from torchrl.modules import MLP, ValueOperator
 from torchrl.objectives.value import GAE
 from torchrl.record.loggers import Logger
 
-from tdheads import ClipPPOLoss, make_actor, make_head
+from tdheads import (
+    ClipPPOLoss,
+    KLPENPPOLoss,
+    PolicyLoss,
+    PPOLoss,
+    SPOLoss,
+    make_actor,
+    make_head,
+)
 
 Settings = dict[str, Any]
 Row = dict[str, float]
 
 DEFAULTS: Settings = {
     "env": "taxi",
+    "loss": "clip",
     "seed": 0,
     "device": "cpu",
     "lr": 1e-3,
@@ -76,7 +85,16 @@ RESUMABLE = {"total_frames", "device", "logger", "eval_episodes"}
 GLANCE = 64
 """Episodes of the evaluations during training."""
 
-LOSS_FIGURES = ("loss_objective", "loss_critic", "entropy", "kl_approx", "clip_fraction")
+LOSSES: dict[str, Callable[[Settings], tuple[type[PolicyLoss], Settings]]] = {
+    "clip": lambda s: (ClipPPOLoss, {"clip_epsilon": s["clip_epsilon"]}),
+    "ppo": lambda s: (PPOLoss, {}),
+    "kl-penalty": lambda s: (KLPENPPOLoss, {}),
+    "spo": lambda s: (SPOLoss, {"epsilon": s["clip_epsilon"]}),
+}
+"""Each loss and its own keywords."""
+
+LOSS_FIGURES = ("loss_objective", "loss_critic", "entropy", "kl_approx", "clip_fraction", "kl")
+"""What is logged, of what the loss writes."""
 
 
 # --- Networks and loss -----------------------------------------------------------------------
@@ -100,13 +118,14 @@ class Agent:
 
     actor: nn.Module
     critic: nn.Module
-    loss: ClipPPOLoss
+    loss: PolicyLoss
     advantage: GAE
     optimizer: torch.optim.Optimizer
 
     def parts(self) -> dict[str, Any]:
         """The parts that a checkpoint holds."""
-        return {"actor": self.actor, "critic": self.critic, "optimizer": self.optimizer}
+        parts = {"actor": self.actor, "critic": self.critic, "optimizer": self.optimizer}
+        return parts | {"loss": self.loss}  # for what the networks do not hold, such as beta
 
 
 def build(task: Task, env: EnvBase, settings: Settings) -> Agent:
@@ -127,10 +146,11 @@ def build(task: Task, env: EnvBase, settings: Settings) -> Agent:
 
     keys = {name: task.key(name) for name in ("reward", "done", "terminated", "advantage")}
     keys |= {"value": value, "value_target": task.key("value_target")}
-    loss = ClipPPOLoss(
+    kind, own = LOSSES[settings["loss"]](settings)
+    loss = kind(
         actor,
         critic,
-        clip_epsilon=settings["clip_epsilon"],
+        **own,
         entropy_coeff=settings["entropy_coeff"],
         normalize_advantage=True,
         loss_critic_type="smooth_l1",
@@ -306,9 +326,8 @@ def iterate(run: Run, data: TensorDictBase, buffer: ReplayBuffer) -> Row:
     # All that comes after the advantage is in the row itself.
     buffer.extend(data.exclude("next", "state").flatten())
     losses = [update(agent, batch, settings) for _ in range(settings["epochs"]) for batch in buffer]
-    return row | {
-        name: torch.stack([x[name] for x in losses]).mean().item() for name in LOSS_FIGURES
-    }
+    figures = losses[0].keys()
+    return row | {name: torch.stack([x[name] for x in losses]).mean().item() for name in figures}
 
 
 def update(agent: Agent, batch: TensorDictBase, settings: Settings) -> TensorDictBase:
@@ -319,7 +338,7 @@ def update(agent: Agent, batch: TensorDictBase, settings: Settings) -> TensorDic
     total.backward()
     nn.utils.clip_grad_norm_(agent.loss.parameters(), settings["max_grad_norm"])
     agent.optimizer.step()
-    return losses.detach().select(*LOSS_FIGURES)
+    return losses.detach().select(*LOSS_FIGURES, strict=False)
 
 
 # --- Log and curve ---------------------------------------------------------------------------
@@ -447,6 +466,7 @@ def make_parser() -> Parser:
     add = parser.add_argument
     flag = argparse.BooleanOptionalAction
     add("--env", type=str, choices=TASKS, help=f"default: {DEFAULTS['env']}")
+    add("--loss", type=str, choices=LOSSES, help=f"default: {DEFAULTS['loss']}")
     add("--out", type=Path, help="the run's folder; default: runs/ENV-SEED")
     add("--resume", type=Path, help="continue the run in this folder, with its settings")
     add("--eval-only", action="store_true", help="with --resume: evaluate, do not train")
@@ -467,7 +487,7 @@ def make_parser() -> Parser:
     add("--anneal", action=flag, help="let the learning rate fall to 0")
     add("--gamma", type=fraction)
     add("--lmbda", type=fraction)
-    add("--clip-epsilon", type=number)
+    add("--clip-epsilon", type=number, help="of --loss clip and spo")
     add("--entropy-coeff", type=number)
     add("--max-grad-norm", type=number)
     return parser

@@ -128,6 +128,15 @@ def test_eval_only(
     assert (tmp_path / "run" / "checkpoint.pt").read_bytes() == trained
 
 
+@pytest.mark.parametrize("loss", ["ppo", "kl-penalty", "spo"])
+def test_every_loss_trains(loss: str, train: ModuleType, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ["--env", "tictactoe", "--loss", loss, *SMALL, "--total-frames", "40"]
+    train.main([*words, "--out", str(out)])
+    assert read(out, "illegal") == [0, 0]
+    assert (out / "csv" / "scalars" / "kl.csv").exists() == (loss == "kl-penalty")
+
+
 def test_without_the_mask_illegal_actions_are_counted(train: ModuleType, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ["--env", "tictactoe", *SMALL, "--total-frames", "40", "--no-mask", "--out", str(out)]
@@ -216,12 +225,16 @@ def flat(checkpoint: dict[str, Any]) -> list[Any]:
     return [x.tolist() if isinstance(x, torch.Tensor) else x for x in leaves] + [str(structure)]
 
 
-@pytest.mark.parametrize("env", ["taxi", "tictactoe", "golf"])
+@pytest.mark.parametrize(
+    ("env", "loss"),
+    [("taxi", "clip"), ("tictactoe", "kl-penalty"), ("golf", "clip"), ("golf", "kl-penalty")],
+)
 def test_resumed_run_is_the_uninterrupted_run(
-    env: str, train: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    env: str, loss: str, train: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need(env)
-    words = ["--env", env, *SMALL, "--total-frames", "80", "--checkpoint-every", "2"]
+    words = ["--env", env, "--loss", loss, *SMALL, "--total-frames", "80"]
+    words += ["--checkpoint-every", "2"]
     words += ["--eval-every", "1", "--out"]
     train.main([*words, str(tmp_path / "straight")])
 
@@ -243,6 +256,7 @@ def test_resumed_run_is_the_uninterrupted_run(
     straight, resumed = (
         torch.load(tmp_path / x / "checkpoint.pt") for x in ("straight", "stopped")
     )
+    assert ("beta" in straight["loss"]) == (loss == "kl-penalty")
     assert flat(straight) == flat(resumed)
     for figure in ("loss_objective", "illegal", "eval_return"):
         assert read(tmp_path / "straight", figure) == read(tmp_path / "stopped", figure)
