@@ -14,7 +14,7 @@ from torchrl.modules import ProbabilisticActor
 from torchrl.objectives import ValueEstimators
 from torchrl.objectives.value import GAE
 
-from tdheads import CategoricalHead, ClipPPOLoss, CompositeHead, NormalHead
+from tdheads import CategoricalHead, ClipPPOLoss
 from tests.batches import (
     TERMS,
     check_finite_differences,
@@ -162,52 +162,6 @@ def test_reduction_none_keeps_the_shape_and_zeroes_padding() -> None:
     for term in TERMS:
         assert out[term].shape == torch.Size([7])
         assert out[term][2] == 0
-
-
-def test_permuting_rows_or_leaves_changes_nothing() -> None:
-    td = collect(HYBRID, actor := HYBRID.actor(torch.float64), [7], torch.float64)
-    move(actor)
-    loss = ClipPPOLoss(actor, critic(torch.float64), normalize_advantage=True)
-    out = loss(td)
-    shuffled = loss(td[torch.randperm(7)])
-    other = CompositeHead(*reversed(actor[-1].leaves))
-    swapped = ProbabilisticTensorDictSequential(actor[0], actor[1], other)
-    reordered = ClipPPOLoss(swapped, loss.critic_network, normalize_advantage=True)(td)
-    for key, figure in out.items(True, True):
-        torch.testing.assert_close(shuffled[key], figure)
-        torch.testing.assert_close(reordered[key], figure)
-
-
-def test_splitting_a_leaf_into_independent_ones_changes_no_joint_figure() -> None:
-    whole = CompositeHead(NormalHead("x", (3,)))
-    parts = CompositeHead(NormalHead("y", (1,)), NormalHead("z", (2,)))
-    torch.manual_seed(0)
-    td = TensorDict({"observation": torch.zeros(5, 6, dtype=torch.float64)}, [5])
-    raw = nn.Linear(6, 6).double()
-
-    class Pick(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.raw = raw
-
-        def forward(self, obs: Tensor) -> tuple[Tensor, ...]:
-            loc, scale = self.raw(obs).chunk(2, -1)
-            return loc, scale, loc[..., :1], scale[..., :1], loc[..., 1:], scale[..., 1:]
-
-    names = ["x_loc", "x_scale", "y_loc", "y_scale", "z_loc", "z_scale"]
-    net = TensorDictModule(Pick(), ["observation"], names)
-    td["x"] = torch.randn(5, 3, dtype=torch.float64)
-    td["y"], td["z"] = td["x"][:, :1], td["x"][:, 1:]
-    td["x_log_prob"] = torch.randn(5, dtype=torch.float64) - 4
-    td["y_log_prob"] = torch.randn(5, dtype=torch.float64)
-    td["z_log_prob"] = td["x_log_prob"] - td["y_log_prob"]
-    td["advantage"] = td["value_target"] = torch.randn(5, 1, dtype=torch.float64)
-    value = TensorDictModule(nn.Linear(6, 1).double(), ["observation"], ["state_value"])
-    one, two = (
-        ClipPPOLoss(ProbabilisticTensorDictSequential(net, head), value) for head in (whole, parts)
-    )
-    for name in (*TERMS, "kl_approx", "entropy", "clip_fraction", "ESS", "max_ratio"):
-        torch.testing.assert_close(one(td)[name], two(td)[name])
 
 
 def test_rows_with_nothing_to_choose_leave_the_policy_terms_but_not_the_critics() -> None:

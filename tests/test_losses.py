@@ -9,10 +9,19 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
-from torch import Tensor
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
+from torch import Tensor, nn
 from torchrl.objectives import SoftUpdate
 
-from tdheads import ClipPPOLoss, KLPENPPOLoss, PolicyLoss, PPOLoss, SPOLoss
+from tdheads import (
+    ClipPPOLoss,
+    CompositeHead,
+    KLPENPPOLoss,
+    NormalHead,
+    PolicyLoss,
+    PPOLoss,
+    SPOLoss,
+)
 from tests.batches import (
     TERMS,
     check_finite_differences,
@@ -214,6 +223,62 @@ def test_permuting_rows_changes_nothing(kind: LossCase, aggregate: str) -> None:
 
 
 @all_losses
+@both
+def test_permuting_leaves_changes_nothing(kind: LossCase, aggregate: str) -> None:
+    td = collect(HYBRID, actor := HYBRID.actor(torch.float64), [7], torch.float64)
+    move(actor)
+    loss = kind.build(actor, critic(torch.float64), aggregate=aggregate, normalize_advantage=True)
+    other = CompositeHead(*reversed(actor[-1].leaves))
+    swapped = ProbabilisticTensorDictSequential(actor[0], actor[1], other)
+    reordered = kind.build(
+        swapped, loss.critic_network, aggregate=aggregate, normalize_advantage=True
+    )(td)
+    for key, figure in loss(td).items(True, True):
+        torch.testing.assert_close(reordered[key], figure)
+
+
+@all_losses
+def test_splitting_a_leaf_into_independent_ones_changes_no_joint_figure(kind: LossCase) -> None:
+    whole = CompositeHead(NormalHead("x", (3,)))
+    parts = CompositeHead(NormalHead("y", (1,)), NormalHead("z", (2,)))
+    torch.manual_seed(0)
+    td = TensorDict({"observation": torch.zeros(5, 6, dtype=torch.float64)}, [5])
+    raw = nn.Linear(6, 6).double()
+
+    class Pick(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.raw = raw
+
+        def forward(self, obs: Tensor) -> tuple[Tensor, ...]:
+            loc, scale = self.raw(obs).chunk(2, -1)
+            return loc, scale, loc[..., :1], scale[..., :1], loc[..., 1:], scale[..., 1:]
+
+    names = ["x_loc", "x_scale", "y_loc", "y_scale", "z_loc", "z_scale"]
+    net = TensorDictModule(Pick(), ["observation"], names)
+    td["x"] = torch.randn(5, 3, dtype=torch.float64)
+    td["y"], td["z"] = td["x"][:, :1], td["x"][:, 1:]
+    td["x_log_prob"] = torch.randn(5, dtype=torch.float64) - 4
+    td["y_log_prob"] = torch.randn(5, dtype=torch.float64)
+    td["z_log_prob"] = td["x_log_prob"] - td["y_log_prob"]
+    # what was stored at collection: another policy, split in the same way
+    td["x_loc"] = torch.randn(5, 3, dtype=torch.float64)
+    td["x_scale"] = torch.rand(5, 3, dtype=torch.float64) + 0.5
+    for name in ("loc", "scale"):
+        td[f"y_{name}"], td[f"z_{name}"] = td[f"x_{name}"].split([1, 2], -1)
+    td["advantage"] = td["value_target"] = torch.randn(5, 1, dtype=torch.float64)
+    value = TensorDictModule(nn.Linear(6, 1).double(), ["observation"], ["state_value"])
+    one, two = (
+        kind.build(ProbabilisticTensorDictSequential(net, head), value) for head in (whole, parts)
+    )
+    figures, split = one(td), two(td)
+    own = [name for name in ("clip_fraction", "kl") if name in figures.keys()]
+    for name in (*TERMS, *own, "kl_approx", "entropy", "ESS", "max_ratio"):
+        torch.testing.assert_close(figures[name], split[name])
+    assert "kl" not in own or figures["kl"] > 0.1
+
+
+@all_losses
 @pytest.mark.parametrize("functional", [True, False])
 def test_only_the_right_networks_get_a_gradient(kind: LossCase, functional: bool) -> None:
     td = collect(HYBRID, actor := HYBRID.actor(), [7])
@@ -400,7 +465,6 @@ def test_the_target_policy_is_where_the_kl_starts_with_delay_actor() -> None:
 @pytest.mark.parametrize(("kind", "exact"), [("TanhNormal", True), ("Kumaraswamy", False)])
 def test_foreign_leaves_with_and_without_a_closed_form(kind: str, exact: bool) -> None:
     import torchrl.modules
-    from tensordict.nn import TensorDictModule
     from torchrl.modules import ProbabilisticActor
 
     names = ["loc", "scale"] if exact else ["concentration1", "concentration0"]
