@@ -118,6 +118,12 @@ def test_one_ratio_and_one_per_leaf_worked_out_by_hand(name: str) -> None:
     assert out["leaf_objective", "b"].item() == pytest.approx(of_b)
     assert out["loss_objective"].item() == pytest.approx(of_a + of_b)
     assert set(out.keys(True, True)) == set(loss.out_keys)
+    # a padded row of garbage beside it changes nothing
+    padded = torch.cat([td, td.apply(lambda x: torch.full_like(x, -7))])
+    padded["collector", "mask"] = torch.tensor([[True], [False]])
+    loss = kind(actor, None, aggregate="none", **options)
+    assert loss(padded)["loss_objective"].item() == pytest.approx(of_a + of_b)
+    assert kind(actor, None, **options)(padded)["loss_objective"].item() == pytest.approx(joint)
     if name == "clip":
         assert out["clip_fraction"] == 1  # both leaves are beyond; jointly none is
         assert ClipPPOLoss(actor, None)(td)["clip_fraction"] == 0
