@@ -102,7 +102,8 @@ def test_specs_of_the_environment_accept_the_actors_actions(env: Any) -> None:
 
 
 @pytest.mark.parametrize("separate_losses", [False, True])
-def test_actor_and_critic_that_share_their_body(separate_losses: bool) -> None:
+@pytest.mark.parametrize("functional", [True, False])
+def test_actor_and_critic_that_share_their_body(separate_losses: bool, functional: bool) -> None:
     common = TensorDictModule(BoardFeatures(), ["board"], ["hidden"])
     head = CategoricalHead("action", 9, mask="mask")
     # the class of sequence that ActorValueOperator takes for a policy
@@ -113,8 +114,10 @@ def test_actor_and_critic_that_share_their_body(separate_losses: bool) -> None:
     actor = model.get_policy_operator()
     td = actor(td).detach().exclude("hidden", "action_logits")
     td["advantage"] = td["value_target"] = torch.randn(5, 1)
-    loss = ClipPPOLoss(actor, model.get_value_operator(), separate_losses=separate_losses)
+    options = {"separate_losses": separate_losses, "functional": functional}
+    loss = ClipPPOLoss(actor, model.get_value_operator(), **options)
     loss(td)["loss_critic"].backward()
+    assert all(p.grad is not None and p.grad.any() for p in value.parameters())
     reached = any(p.grad is not None and (p.grad != 0).any() for p in common.parameters())
     assert reached != separate_losses
 

@@ -46,16 +46,33 @@ def scaled_advantages(
     loss: PolicyLossModule, td: TensorDictBase, shape: torch.Size, valid: Tensor | None
 ) -> list[Tensor]:
     """Return the advantages as the surrogate uses them, ``[*B]``: one, or one per leaf."""
-    keys = advantage_keys(loss, td)
-    found = [_rows(key, require(td, key, _EACH), td, shape) for key in keys]
+    return [
+        _scaled(loss, key, require(td, key, _EACH), td, shape, valid)
+        for key in advantage_keys(loss, td)
+    ]
+
+
+def _scaled(
+    loss: PolicyLossModule,
+    key: NestedKey,
+    advantage: Tensor,
+    td: TensorDictBase,
+    shape: torch.Size,
+    valid: Tensor | None,
+) -> Tensor:
+    # one advantage for a team, one ratio per agent
+    team = len(shape) > td.batch_dims and advantage.shape == (*shape[:-1], 1)
+    if not team and advantage.shape != (*shape, 1):
+        raise _error(key, shape, advantage)
+    rows = advantage.squeeze(-1)
     if loss.advantage_norm is not None:
-        return [advantage / loss.advantage_norm.scale() for advantage in found]
-    if not loss.normalize_advantage:
-        return found
-    # dims are given for the entry as it is stored, which has a trailing dim
-    ndim = len(shape)
-    exclude = [dim % (ndim + 1) for dim in loss.normalize_advantage_exclude_dims]
-    return [F.standardize(a, valid, [dim for dim in exclude if dim < ndim]) for a in found]
+        rows = rows / loss.advantage_norm.scale()
+    elif loss.normalize_advantage:  # a team's once, before it is given to each agent
+        counts = valid.any(-1) if team and valid is not None else valid
+        # dims are given for the entry as it is stored, which has a trailing dim
+        exclude = [dim % advantage.ndim for dim in loss.normalize_advantage_exclude_dims]
+        rows = F.standardize(rows, counts, [dim for dim in exclude if dim < rows.ndim])
+    return rows.unsqueeze(-1).expand(shape) if team else rows
 
 
 def advantage_keys(loss: PolicyLossModule, td: TensorDictBase) -> list[NestedKey]:
@@ -84,14 +101,6 @@ def row_shape(loss: PolicyLossModule, td: TensorDictBase) -> torch.Size:
 
 
 _EACH = "give one advantage for each leaf, or one tensor for all"
-
-
-def _rows(key: NestedKey, advantage: Tensor, td: TensorDictBase, shape: torch.Size) -> Tensor:
-    if advantage.shape == (*shape, 1):
-        return advantage.squeeze(-1)
-    if len(shape) > td.batch_dims and advantage.shape == (*shape[:-1], 1):
-        return advantage.expand(shape)  # one advantage for a team, one ratio per agent
-    raise _error(key, shape, advantage)
 
 
 def _error(key: NestedKey, rows: torch.Size, advantage: Tensor) -> ValueError:

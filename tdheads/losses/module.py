@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase, TensorDictParams
+from tensordict import TensorDict, TensorDictBase, TensorDictParams
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -209,15 +209,23 @@ class PolicyLossModule(KeyedLossModule):
         self._in_keys = keys
 
     @contextlib.contextmanager
-    def using(self, name: str, params: TensorDictParams | None = None) -> Any:
+    def using(self, name: str, params: Any = None) -> Any:
         """Run the network ``name`` with the loss's (or the given) parameters."""
         network = getattr(self, name)
         if not self.functional:
-            yield network
-            return
+            if name != "critic_network" or not self.separate_losses:
+                yield network
+                return
+            # with functional=True the loss holds the shared parameters as detached ones
+            params = self._without_shared(network)
         params = getattr(self, name + "_params") if params is None else params
         with params.to_module(network, preserve_module_state=False):
             yield network
+
+    def _without_shared(self, critic: nn.Module) -> TensorDict:
+        shared = {id(param) for param in self.actor_network.parameters()}
+        params = TensorDict.from_module(critic)
+        return params.apply(lambda param: param.detach() if id(param) in shared else param)
 
     # ---- rows that count
 
@@ -236,12 +244,14 @@ class PolicyLossModule(KeyedLossModule):
         inputs += [] if self.critic_network is None else [*self.critic_network.in_keys]
         td = clean_inputs(td, valid, [key for key in map(as_key, inputs) if key not in masks])
         for key, content in masks.items():
-            td = fill(td, valid, [key], content)
+            td = fill(td, valid, [key], content, rowwise=True)
         keys = self.tensor_keys
         others = (*advantage_keys(self, td), keys.value_target, keys.value)
         if self.needs_kl and not self.delay_actor:  # 1 is a parameter of every distribution
-            td = fill(td, valid, [k for k in stored_keys(self.actor_network) if k not in masks], 1)
-        return fill(td, valid, [*self.action_keys, *self.log_prob_keys, *others], 0)
+            stored = [key for key in stored_keys(self.actor_network) if key not in masks]
+            td = fill(td, valid, stored, 1, rowwise=True)
+        rows = [*self.action_keys, *self.log_prob_keys, *others]
+        return fill(td, valid, rows, 0, rowwise=True)
 
     def coefficients(self, leaves: Sequence[NestedKey]) -> list[Tensor]:
         """Return the entropy coefficient of each leaf, ``[]`` each."""

@@ -33,13 +33,12 @@ class Valid(NamedTuple):
             >>> Valid(torch.tensor([True, False])).for_rows(torch.Size([2, 3]))[:, 0]
             tensor([ True, False])
         """
-        mask = self.rows if self.agents is None or self.agents.ndim > len(shape) else self.agents
-        if self.agents is not None and mask is self.rows:
+        if self.agents is not None and self.agents.ndim > len(shape):
             raise ValueError(
                 f"validity mask of shape {list(self.agents.shape)}: expected one entry per row of"
                 f" the log-prob, {list(shape)}; reduce it over its last dims"
             )
-        return _pad_dims(mask, len(shape)).expand(shape)
+        return self.for_values(shape)
 
     def for_values(self, shape: torch.Size) -> Tensor:
         """Return the mask for the critic's rows: a team's value counts if one of its agents does.
@@ -52,11 +51,23 @@ class Valid(NamedTuple):
         mask = self.rows if self.agents is None or self.agents.ndim > len(shape) else self.agents
         return _pad_dims(mask, len(shape)).expand(shape)
 
-    def for_entry(self, key: NestedKey, value: Tensor) -> Tensor | None:
-        """Return the mask for an entry, in front of its other dims; ``None`` if it has no rows."""
+    def for_entry(self, key: NestedKey, value: Tensor, *, rowwise: bool = False) -> Tensor | None:
+        """Return the mask for an entry, in front of its other dims; ``None`` if it has no rows.
+
+        ``rowwise`` entries have one row per agent wherever their dims say so, such as an advantage;
+        others, such as an observation, only beside the mask, and with dims of their own.
+
+        Example:
+            >>> valid = Valid(torch.tensor([True]), torch.tensor([[True, False]]))
+            >>> valid.for_entry("advantage", torch.zeros(1, 2, 1), rowwise=True).flatten()
+            tensor([ True, False])
+        """
         path = as_path(key)[:-1]
-        in_group = bool(self.group) and path[: len(self.group)] == self.group
-        for mask in (self.agents if in_group else None, self.rows):
+        agents = self.agents
+        beside = path[: len(self.group)] == self.group
+        if agents is not None and not rowwise and not (beside and value.ndim > agents.ndim):
+            agents = None
+        for mask in (agents, self.rows):
             if mask is not None and mask.ndim and value.shape[: mask.ndim] == mask.shape:
                 return _pad_dims(mask, value.ndim)
         return None
@@ -134,7 +145,12 @@ def clean_inputs(td: TensorDictBase, valid: Valid, keys: Iterable[NestedKey]) ->
 
 
 def fill(
-    td: TensorDictBase, valid: Valid, keys: Iterable[NestedKey], content: float | Tensor
+    td: TensorDictBase,
+    valid: Valid,
+    keys: Iterable[NestedKey],
+    content: float | Tensor,
+    *,
+    rowwise: bool = False,
 ) -> TensorDictBase:
     """Give the invalid rows of entries that no network reads a content that does no harm.
 
@@ -147,7 +163,7 @@ def fill(
     for key in keys:
         value = td.get(key, None)
         if isinstance(value, Tensor):
-            mask = valid.for_entry(key, value)
+            mask = valid.for_entry(key, value, rowwise=rowwise)
             if mask is not None:
                 content = torch.as_tensor(content, device=value.device).to(value.dtype)
                 td.set(key, torch.where(mask, value, content))
