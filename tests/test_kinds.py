@@ -33,7 +33,8 @@ from tdheads import (
     OneHotCategoricalHead,
     SparseCategorical,
 )
-from tdheads.distributions import legal_index
+from tdheads.distributions import BoxNormal, legal_index
+from tdheads.distributions.box_normal import Sides
 from tdheads.distributions.shifted import ShiftedLeaf
 from tests.cases import DISCRETE, NVEC, Discrete, N, case_ids
 
@@ -334,3 +335,68 @@ def test_the_log_odds_of_bits_keep_float64() -> None:
     z = torch.tensor([[20.5]], dtype=torch.float64)
     score = MaskedBernoulli(z).log_prob(torch.tensor([[1]])).item()
     assert score == pytest.approx(-math.log1p(math.exp(-20.5)), rel=1e-12, abs=0)
+
+
+# ---- nothing is broadcast, nothing is rounded
+
+UNLIKE: dict[str, tuple[Distribution, Distribution]] = {
+    "categorical": (MaskedCategorical(scores(3)), MaskedCategorical(scores(1))),
+    "one-hot": (MaskedOneHotCategorical(scores(3)), MaskedOneHotCategorical(scores(1))),
+    "bits": (MaskedBernoulli(scores(3)), MaskedBernoulli(scores(1))),
+    "multi": (MaskedMultiCategorical(scores(5), [2, 3]), MaskedMultiCategorical(scores(5), [3, 2])),
+    "multi-one-hot": (MaskedMultiOneHot(scores(5), [2, 3]), MaskedMultiOneHot(scores(5), [3, 2])),
+    "joint": (MaskedJointCategorical(scores(6), [2, 3]), MaskedJointCategorical(scores(6), [3, 2])),
+    "factored and joint": (
+        MaskedMultiCategorical(scores(5), [2, 3]),
+        MaskedJointCategorical(scores(6), [3, 2]),
+    ),
+    "list": (
+        SparseCategorical(scores(2), torch.tensor([[0, 1]]).expand(B, 2), 2),
+        SparseCategorical(scores(2), torch.tensor([[0, 1]]).expand(B, 2), 9),
+    ),
+    "list and mask": (
+        SparseCategorical(scores(2), torch.tensor([[0, 1]]).expand(B, 2), 9),
+        MaskedCategorical(scores(2)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_kl_of_other_choices_is_an_error(name: str) -> None:
+    p, q = UNLIKE[name]
+    for pair in ((p, q), (q, p)):
+        with pytest.raises(ValueError, match=r"KL: expected the same choices on both sides, got"):
+            kl_divergence(*pair)
+    assert (kl_divergence(p, p) == 0).all()
+
+
+def test_numbers_between_two_choices_are_refused() -> None:
+    shifted = ShiftedLeaf(MaskedCategorical(scores(3)), torch.tensor(5))
+    joint = MaskedJointCategorical(scores(4), [2, 2])
+    for dist, value in ((shifted, torch.full((B,), 5.7)), (joint, torch.full((B, 2), 0.5))):
+        with pytest.raises(ValueError, match=r"'value': expected integers, got (5.7|0.5) in rows"):
+            dist.log_prob(value)
+    with pytest.raises(ValueError, match="'value': expected integers, got nan"):
+        shifted.log_prob(torch.full((B,), torch.nan))
+
+
+def test_support_of_a_box_is_inside_its_bounds() -> None:
+    sides = Sides(torch.tensor([0.0, 0.0, -torch.inf]), torch.tensor([1.0, torch.inf, torch.inf]))
+    support: Any = BoxNormal(torch.zeros(3), torch.ones(3), sides).support
+    found = support.check(torch.tensor([[0.5, 7.0, -7.0], [1.5, -1.0, 0.0]]))
+    assert found.tolist() == [[True, True, True], [False, False, True]]
+
+
+def test_agents_that_start_at_different_numbers_are_enumerated_for_each() -> None:
+    dist = ShiftedLeaf(MaskedCategorical(scores(3)[:2]), torch.tensor([0, 10]))
+    assert dist.enumerate_support().tolist() == [[0, 10], [1, 11], [2, 12]]
+    with pytest.raises(NotImplementedError, match="expand=True"):
+        dist.enumerate_support(expand=False)
+
+
+def test_probs_that_are_none_are_named_as_probs() -> None:
+    for row in ([0.5, -0.2, 0.7], [0.0, 0.0, 0.0]):
+        with pytest.raises(ValueError, match="a row of probs needs a positive one"):
+            MaskedCategorical(probs=torch.tensor([row]))
+    with pytest.raises(ValueError, match=r"expected shape .* got"):
+        MaskedCategorical(torch.zeros(2, 0))

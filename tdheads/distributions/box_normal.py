@@ -37,14 +37,15 @@ class Sides(Constants):
             one=below ^ above,
             bound=torch.where(below, low, torch.where(above, high, 0)),
             sign=torch.where(above & ~below, -1.0, 1.0).double(),
+            low=low,
+            high=high,
         )
         two = below & above
         self.bounds = Bounds(torch.where(two, low, -1), torch.where(two, high, 1))
 
     def same_as(self, other: Sides) -> bool:
         """Whether both have equal bounds (looks at values)."""
-        kinds = ((self.one, other.one), (self.bound, other.bound), (self.sign, other.sign))
-        return self.bounds.same_as(other.bounds) and all(torch.equal(a, b) for a, b in kinds)
+        return torch.equal(self.low, other.low) and torch.equal(self.high, other.high)
 
 
 class BoxNormal(Movable, Distribution):
@@ -99,8 +100,8 @@ class BoxNormal(Movable, Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        """Real numbers."""
-        return constraints.real
+        """The closed interval between the bounds, where there are any."""
+        return constraints.interval(self.sides.low, self.sides.high)
 
     def _squash(self, latent: Tensor) -> Tensor:
         dtype = latent.dtype

@@ -11,6 +11,7 @@ from torch.distributions import Distribution, constraints, kl_divergence
 
 from tdheads.checks import show
 from tdheads.distributions.layout import Layout
+from tdheads.distributions.masked_categorical import check_same_choices
 from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
 from tdheads.reduce import sum_event
@@ -42,6 +43,11 @@ class ChoiceDistribution(Movable, Distribution):
         inner = self.base.batch_shape[len(self.batch_shape) :]
         new._set(self.base.expand(shape + inner), shape, self.event_shape)
         return new
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of options of each choice: two distributions are comparable if it is the same."""
+        return tuple(self.event_shape)
 
     @property
     def choices_ndim(self) -> int:
@@ -86,6 +92,7 @@ class ChoiceDistribution(Movable, Distribution):
 
 def kl_of_choices(p: ChoiceDistribution, q: ChoiceDistribution) -> Tensor:
     """KL of two distributions of one kind: that of their choices, summed over independent ones."""
+    check_same_choices(p.sizes, q.sizes)
     return sum_event(kl_divergence(p.base, q.base), p.choices_ndim)
 
 

@@ -56,6 +56,16 @@ def check_value_shape(value: Tensor, shape: torch.Size, names: Names) -> None:
         raise shape_error(names.value, f"[..., {str(list(shape))[1:-1]}]", value, todo)
 
 
+def check_integers(value: Tensor, names: Names) -> None:
+    """Refuse numbers that are no integers, of any dtype."""
+    if value.is_floating_point() and (value != value.floor()).any():
+        bad = value != value.floor()
+        raise ValueError(
+            f"{show(names.value)}: expected integers, got {value[bad][0].item():g} in"
+            f" {rows_where(bad)}; store the action as it was drawn"
+        )
+
+
 def check_range(value: Tensor, n: int, names: Names) -> None:
     """Refuse a choice outside ``0 .. n - 1``."""
     if value.is_floating_point():

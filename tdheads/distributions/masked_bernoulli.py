@@ -16,6 +16,7 @@ from tdheads.distributions.inputs import (
     spread,
     upcast,
 )
+from tdheads.distributions.masked_categorical import check_same_choices
 from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
 from tdheads.reduce import add, sum_event
@@ -192,5 +193,6 @@ def _times_log(p: Tensor, log: Tensor) -> Tensor:
 
 @register_kl(MaskedBernoulli, MaskedBernoulli)
 def _kl_masked_bernoulli(p: MaskedBernoulli, q: MaskedBernoulli) -> Tensor:
+    check_same_choices(p.event_shape[0], q.event_shape[0])
     sides = zip(p._log_probs(), q._log_probs(), strict=True)
     return sum_event(add(_times_log(a, a) - _times_log(a, b) for a, b in sides), 1)

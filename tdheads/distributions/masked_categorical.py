@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
-from tdheads.checks import check_finite, check_options, eager, rows_where, show
+from tdheads.checks import check_finite, check_options, eager, rows_where, shape_error, show
 from tdheads.distributions.inputs import (
     as_bool_mask,
     check_range,
@@ -74,8 +74,13 @@ class MaskedCategorical(Movable, Distribution):
         assert scores is not None
         checks = validate_args is not False and eager()
         mask = as_bool_mask(mask, scores.shape, names, checks)
+        if not scores.ndim or not scores.shape[-1]:
+            raise shape_error(
+                names.params, "[*B, n] with n >= 1", scores, "give one entry per choice"
+            )
         if checks:
             check_finite(scores, names.params, "look at the network that wrote it")
+        self._given = "probs" if logits is None else "logits"
         scores = upcast(scores)
         if logits is None:
             scores = _log_of(scores)
@@ -97,9 +102,11 @@ class MaskedCategorical(Movable, Distribution):
                 f"{show(self.names.mask)}: no legal choice in {rows_where(empty)}; allow one in"
                 " each row, or build the head with on_empty='neutral' if such rows are normal"
             )
+        todo = "a row needs a finite logit on a legal choice and no +inf"
+        if self._given == "probs":
+            todo = "a row of probs needs a positive one on a legal choice and no negative one"
         raise ValueError(
-            f"{show(self.names.params)}: no finite distribution in {rows_where(bad)}; a row needs"
-            " a finite logit on a legal choice and no +inf"
+            f"{show(self.names.params)}: no finite distribution in {rows_where(bad)}; {todo}"
         )
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> MaskedCategorical:
@@ -196,6 +203,16 @@ def _finite(log_probs: Tensor) -> Tensor:
     return log_probs.masked_fill(log_probs == -torch.inf, 0)
 
 
+def check_same_choices(p: Any, q: Any) -> None:
+    """Refuse the KL of distributions over other choices: nothing is broadcast.
+
+    Example:
+        >>> check_same_choices((2, 3), (2, 3))
+    """
+    if p != q:
+        raise ValueError(f"KL: expected the same choices on both sides, got {p} and {q}")
+
+
 def kl_of_log_probs(p: Tensor, q: Tensor) -> Tensor:
     """KL of two categoricals, from their log-probabilities: ``[*B, n]`` -> ``[*B]``.
 
@@ -204,6 +221,7 @@ def kl_of_log_probs(p: Tensor, q: Tensor) -> Tensor:
         >>> kl_of_log_probs(torch.tensor([0.0, -torch.inf]), half)
         tensor(0.6931)
     """
+    check_same_choices(p.shape[-1], q.shape[-1])
     legal = p != -torch.inf
     terms = p.exp() * torch.where(legal, p - _finite(q), 0)
     # inf also where the probability rounds to 0: 0 * inf would be nan

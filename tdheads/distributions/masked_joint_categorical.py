@@ -12,8 +12,12 @@ from torch.distributions import constraints, register_kl
 
 from tdheads.checks import shape_error, show
 from tdheads.distributions.choices import ChoiceDistribution, kl_of_choices
-from tdheads.distributions.inputs import check_value_shape, spread
-from tdheads.distributions.masked_categorical import MaskedCategorical, kl_of_log_probs
+from tdheads.distributions.inputs import check_integers, check_value_shape, spread
+from tdheads.distributions.masked_categorical import (
+    MaskedCategorical,
+    check_same_choices,
+    kl_of_log_probs,
+)
 from tdheads.distributions.masked_multi_categorical import MaskedMultiCategorical
 from tdheads.distributions.supports import IntegerVector
 from tdheads.keys import Names
@@ -76,6 +80,11 @@ class MaskedJointCategorical(ChoiceDistribution):
         return batch_shape
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of options of each dimension."""
+        return self.nvec
+
+    @property
     def support(self) -> constraints.Constraint:
         """Vectors of k integers, each from 0 to its number of options - 1."""
         return IntegerVector(self.nvec)
@@ -92,6 +101,8 @@ class MaskedJointCategorical(ChoiceDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-probability of ``value`` (``[*S, *B, k]``), shape ``[*S, *B]``."""
         check_value_shape(value, self.batch_shape + self.event_shape, self.names)
+        if self.validates:
+            check_integers(value, self.names)
         options = value.long().unbind(-1)
         index, inside = torch.zeros_like(options[0]), torch.ones_like(options[0], dtype=torch.bool)
         for option, n in zip(options, self.nvec, strict=True):
@@ -119,9 +130,11 @@ register_kl(MaskedJointCategorical, MaskedJointCategorical)(kl_of_choices)
 
 @register_kl(MaskedJointCategorical, MaskedMultiCategorical)
 def _kl_to_factored(p: MaskedJointCategorical, q: MaskedMultiCategorical) -> Tensor:
+    check_same_choices(p.sizes, q.sizes)
     return kl_of_log_probs(p.logits, q.product())
 
 
 @register_kl(MaskedMultiCategorical, MaskedJointCategorical)
 def _kl_from_factored(p: MaskedMultiCategorical, q: MaskedJointCategorical) -> Tensor:
+    check_same_choices(p.sizes, q.sizes)
     return kl_of_log_probs(p.product(), q.logits)

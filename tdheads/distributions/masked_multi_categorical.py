@@ -57,13 +57,18 @@ class MaskedMultiCategorical(ChoiceDistribution):
         **options: Any,
     ) -> None:
         layout, base = packed_choices(MaskedCategorical, logits, nvec, mask, names, options)
-        self._nvec = layout.nvec
+        self._sizes = layout.nvec
         self._set(base, base.batch_shape[:-1], base.batch_shape[-1:])
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of options of each dimension."""
+        return self._sizes
 
     @property
     def support(self) -> constraints.Constraint:
         """Vectors of k integers, each from 0 to its number of options - 1."""
-        return IntegerVector(self._nvec)
+        return IntegerVector(self.sizes)
 
     @property
     def mode(self) -> Tensor:
@@ -80,7 +85,7 @@ class MaskedMultiCategorical(ChoiceDistribution):
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All combinations of options, legal or not, ``[prod(nvec), *B, k]``."""
-        options = [torch.arange(n, device=self.logits.device) for n in self._nvec]
+        options = [torch.arange(n, device=self.logits.device) for n in self.sizes]
         return spread(torch.cartesian_prod(*options).view(-1, len(options)), self, expand)
 
     def product(self) -> Tensor:
@@ -89,7 +94,7 @@ class MaskedMultiCategorical(ChoiceDistribution):
         Shapes: ``[*B, prod(nvec)]``, the last dimension of ``nvec`` varying fastest.
         """
         total = self.logits.new_zeros((*self.batch_shape, 1))
-        for dim, n in enumerate(self._nvec):
+        for dim, n in enumerate(self.sizes):
             total = (total.unsqueeze(-1) + self.logits[..., dim, None, :n]).flatten(-2)
         return total
 

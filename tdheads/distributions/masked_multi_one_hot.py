@@ -58,6 +58,11 @@ class MaskedMultiOneHot(ChoiceDistribution):
         self._set(base, base.batch_shape[:-1], torch.Size([layout.size]))
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of options of each dimension."""
+        return self._layout.nvec
+
+    @property
     def logits(self) -> Tensor:
         """Log-probabilities of the options, ``[*B, sum(nvec)]``."""
         return self._layout.pack(self.base.logits)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributions import constraints, register_kl
 
 from tdheads.distributions.choices import ChoiceDistribution, kl_of_choices
+from tdheads.distributions.inputs import check_integers
 from tdheads.distributions.supports import Shifted
 
 
@@ -19,7 +20,8 @@ class ShiftedLeaf(ChoiceDistribution):
 
     Args:
         base: a distribution of integers, such as :class:`~tdheads.MaskedCategorical`.
-        start: what its value 0 stands for, a number or one per dim of its values.
+        start: what its value 0 stands for, a number or one per dim of its values; with dims of
+            agents in front, if they start at different numbers.
 
     Example:
         >>> from tdheads import MaskedCategorical
@@ -50,10 +52,14 @@ class ShiftedLeaf(ChoiceDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-probability of ``value``, any integer dtype."""
+        if self.validates and isinstance(value, Tensor):
+            check_integers(value, self.names)
         return self.base.log_prob(value.long() - self.start)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All values of the base, shifted."""
+        if not expand and self.start.ndim > len(self.event_shape):
+            raise NotImplementedError("agents that start at different numbers: use expand=True")
         return self.base.enumerate_support(expand) + self.start
 
 

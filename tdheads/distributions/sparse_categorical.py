@@ -11,7 +11,11 @@ from torch.distributions import constraints, register_kl
 from tdheads.checks import rows_where, shape_error, show
 from tdheads.distributions.choices import ChoiceDistribution
 from tdheads.distributions.inputs import check_range, check_value_shape, spread
-from tdheads.distributions.masked_categorical import MaskedCategorical, kl_of_log_probs
+from tdheads.distributions.masked_categorical import (
+    MaskedCategorical,
+    check_same_choices,
+    kl_of_log_probs,
+)
 from tdheads.keys import Names
 
 
@@ -80,6 +84,11 @@ class SparseCategorical(ChoiceDistribution):
         new = super().expand(batch_shape, _instance)
         new.legal_index = self.legal_index.expand(new.logits.shape)
         return new
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of choices, listed or not."""
+        return (self.n,)
 
     @property
     def logits(self) -> Tensor:
@@ -162,6 +171,7 @@ def legal_index(mask: Tensor, max_legal: int) -> Tensor:
 @register_kl(SparseCategorical, SparseCategorical)
 @register_kl(SparseCategorical, MaskedCategorical)
 def _kl_sparse(p: SparseCategorical, q: SparseCategorical | MaskedCategorical) -> Tensor:
+    check_same_choices(p.n, q.n if isinstance(q, SparseCategorical) else q.num_events)
     if isinstance(q, SparseCategorical) and p.legal_index is q.legal_index:
         return torch.distributions.kl_divergence(p.base, q.base)
     # q's log-prob of every choice that p lists, wherever q has it
