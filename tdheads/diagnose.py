@@ -110,7 +110,7 @@ def diagnose(loss: PolicyLoss, td: TensorDictBase) -> Report:
     """
     devices = [d for d in {p.device for p in loss.parameters()} if d.type == "cuda"]
     with torch.random.fork_rng(devices=devices):
-        batch = Batch(copy.deepcopy(loss), td.detach().copy())
+        batch = Batch(copy.deepcopy(loss), td.copy())
         findings: list[Finding] = []
         skipped: list[str] = []
         for name, (check, needs) in CHECKS.items():

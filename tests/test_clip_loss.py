@@ -115,18 +115,16 @@ def test_finite_differences_of_every_term(case: HeadCase) -> None:
 
 
 @all_heads
-@pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e9])
-@pytest.mark.parametrize("normalize", [False, True])
-def test_garbage_in_padded_rows_changes_nothing(
-    case: HeadCase, garbage: float, normalize: bool
-) -> None:
+@pytest.mark.parametrize("garbage", [math.nan, math.inf])
+def test_garbage_in_padded_rows_changes_no_clipped_value(case: HeadCase, garbage: float) -> None:
+    """The other kinds of garbage, with a normalised advantage and for every loss: test_losses."""
     dtype = torch.float64
     actor, value = case.actor(dtype), critic(dtype)
     td = collect(case, actor, [7], dtype)
     move(actor)
     rows = [0, 3, 6]
     kept = td[[1, 2, 4, 5]]
-    loss = ClipPPOLoss(actor, value, clip_value=0.3, normalize_advantage=normalize)
+    loss = ClipPPOLoss(actor, value, clip_value=0.3)
     expected, expected_grad = gradients(loss, kept)
     found, found_grad = gradients(loss, with_garbage(td, rows, garbage))
     for key, figure in expected.items(True, True):

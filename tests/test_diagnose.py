@@ -10,7 +10,8 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import nn
-from torchrl.modules import ProbabilisticActor
+from torchrl.modules import NormalParamExtractor, ProbabilisticActor
+from torchrl.modules import TanhNormal as TorchRLTanhNormal
 
 from tdheads import (
     CategoricalHead,
@@ -283,7 +284,7 @@ def test_an_actor_of_torchrl() -> None:
     assert diagnose(ClipPPOLoss(actor, None), td).ok
     td["action_log_prob"] = td["action_log_prob"].unsqueeze(-1)
     finding = diagnose(ClipPPOLoss(actor, None), td)["ratio"][0]
-    assert finding.found == "expected log-probs of shape [11], got [11, 1]"
+    assert finding.found == "'action_log_prob': expected shape [11], got [11, 1]"
 
 
 def test_the_table_reads_like_one() -> None:
@@ -293,3 +294,82 @@ def test_the_table_reads_like_one() -> None:
     assert lines[0].split() == ["ok", "keys"]
     line = next(line for line in lines if line.startswith("error"))
     assert line.startswith("error    ratio      'action': log w is up to 1 in rows 0, 1, 2, 3, 4")
+
+
+# ---- sound set-ups that do not look like the others
+
+
+@pytest.mark.parametrize("kind", [torch.distributions.Normal, TorchRLTanhNormal])
+def test_open_event_dims_of_another_library(kind: Any) -> None:
+    net = nn.Sequential(nn.Linear(FEATURES, 4), NormalParamExtractor())
+    module = TensorDictModule(net, ["observation"], ["loc", "scale"])
+    actor = ProbabilisticActor(
+        module, ["loc", "scale"], distribution_class=kind, return_log_prob=True,
+        default_interaction_type="random",
+    )  # fmt: skip
+    td = batch(HYBRID, actor)[1]
+    report = diagnose(ClipPPOLoss(actor, None), td)
+    assert report.ok, report
+    assert not report["ratio"] or report["ratio"][0].level == "note"
+
+
+def test_an_advantage_that_the_loss_computes() -> None:
+    actor, td = batch()
+    td = td.exclude("advantage", "value_target", "state_value")
+    td["next", "observation"] = td["observation"].roll(1, 0)
+    td["next", "reward"], td["next", "done"] = torch.randn(B, 1), torch.zeros(B, 1).bool()
+    td["next", "terminated"] = td["next", "done"].clone()
+    report = diagnose(ClipPPOLoss(actor, critic()), td.unsqueeze(0))
+    assert report.ok, report
+    assert not report.skipped
+
+
+def test_a_network_that_reads_a_nested_tensordict() -> None:
+    net = TensorDictModule(
+        lambda state: state["x"].sum(-1, keepdim=True), ["state"], ["state_value"]
+    )
+    actor, td = batch()
+    td["state"] = TensorDict({"x": torch.randn(B, 3)}, [B])
+    assert diagnose(ClipPPOLoss(actor, net), td).ok
+
+
+def test_nan_in_an_entry_that_nothing_reads() -> None:
+    actor, td = batch()
+    td["info"] = torch.full((B, 1), math.nan)
+    td["next", "observation"] = torch.full((B, FEATURES), math.nan)
+    assert diagnose(ClipPPOLoss(actor, critic()), td).ok
+
+
+# ---- faults that had got away
+
+
+def test_a_log_prob_that_was_stored_with_its_graph() -> None:
+    actor = MASKED.actor()
+    td = actor(MASKED.inputs([B]))
+    td["advantage"] = torch.randn(B, 1)
+    report = diagnose(ClipPPOLoss(actor, None), td)
+    assert not report.ok
+    assert "requires grad" in report["ratio"][0].found
+
+
+def test_a_constant_advantage_of_a_team() -> None:
+    body = TensorDictModule(nn.Linear(4, 64), [("a", "observation")], [("a", "hidden")])
+    actor = make_actor(body, CategoricalHead(("a", "action"), 3), in_key=("a", "hidden"))
+    td = TensorDict({"a": TensorDict({"observation": torch.randn(B, 5, 4)}, [B, 5])}, [B])
+    td = actor(td).detach()
+    td["advantage"] = torch.zeros(B, 1)
+    finding = only(diagnose(ClipPPOLoss(actor, None), td), "advantage")
+    assert finding.found == "the same in all rows, 0"
+
+
+def test_an_observation_of_the_wrong_width_and_a_missing_validity_mask() -> None:
+    actor, td = batch()
+    td["observation"] = torch.randn(B, FEATURES + 1)
+    assert "mat1 and mat2" in str(diagnose(ClipPPOLoss(actor, None), td)["policy"][0])
+    actor, td = batch()
+    loss = ClipPPOLoss(actor, critic())
+    loss.loss_mask_key = "nope"
+    finding = only(diagnose(loss, td), "keys")
+    assert finding.key == "nope"
+    td["nope"] = torch.ones(B + 1, dtype=torch.bool).unsqueeze(0).expand(B, B + 1)
+    assert not diagnose(loss, td).ok

@@ -73,7 +73,7 @@ def policy_rows(loss: PolicyLossModule, td: TensorDictBase, valid: Valid | None)
         rows = ~dist.empty if rows is None else rows & ~dist.empty
     if eager() and dist.validates:
         _check_legal(td, new)
-    old = _stored_log_probs(loss, td, dist)
+    old = stored_log_probs(loss, td, dist)
     near = old
     if loss.delay_actor:
         with torch.no_grad():
@@ -120,24 +120,37 @@ def _score(
     with loss.using("actor_network", params) as actor:
         dist = actor.get_dist(td)
     dist = as_action_distribution(dist, loss.action_keys, rows)
-    actions = td.select(*dist.dists)
-    for key, leaf in dist.dists.items():
-        action, shape = actions.get(key), leaf.batch_shape + leaf.event_shape
-        if action.shape != shape:
-            raise shape_error(key, shape, action, "no dim of an action may be stray or missing")
-        if valid is not None:  # an invalid row holds no action: score a legal one
-            mask = valid.for_rows(leaf.batch_shape)
-            mask = mask.reshape((*mask.shape, *[1] * len(leaf.event_shape)))
-            legal = deterministic(leaf).detach().to(action.dtype)
-            actions.set(key, torch.where(mask, action, legal))
-    log_probs = {suffixed(k, LOG_PROB): d.log_prob(actions.get(k)) for k, d in dist.dists.items()}
-    return dist, TensorDict(log_probs, td.batch_size)
+    scores = {suffixed(k, LOG_PROB): score_leaf(dist, k, td, valid) for k in dist.dists}
+    return dist, TensorDict(scores, td.batch_size)
 
 
-def _stored_log_probs(
+def score_leaf(
+    dist: ActionDistribution, key: NestedKey, td: TensorDictBase, valid: Valid | None
+) -> Tensor:
+    """Return the log-prob of the stored actions of a leaf, ``[*B]``.
+
+    Raises:
+        ValueError: for an action of the wrong shape.
+    """
+    leaf, action = dist.dists[key], td.get(key)
+    shape = leaf.batch_shape + leaf.event_shape
+    if action.shape != shape:
+        raise shape_error(key, shape, action, "no dim of an action may be stray or missing")
+    if valid is not None:  # an invalid row holds no action: score a legal one
+        mask = valid.for_rows(leaf.batch_shape)
+        mask = mask.reshape((*mask.shape, *[1] * len(leaf.event_shape)))
+        action = torch.where(mask, action, deterministic(leaf).detach().to(action.dtype))
+    return leaf.log_prob(action)
+
+
+def stored_log_probs(
     loss: PolicyLossModule, td: TensorDictBase, dist: ActionDistribution
 ) -> TensorDictBase:
-    """Return the log-probs at collection, named as the current ones where there is one per leaf."""
+    """Return the log-probs at collection, named as the current ones where there is one per leaf.
+
+    Raises:
+        KeyError, ValueError: for a missing one, one that requires grad, one of the wrong shape.
+    """
     leaves, keys = loss.action_keys, loss.log_prob_keys
     names: list[NestedKey] = [suffixed(leaf, LOG_PROB) for leaf in leaves]
     if len(keys) != len(leaves):

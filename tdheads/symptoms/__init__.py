@@ -14,7 +14,7 @@ from tdheads.symptoms.stored import check_keys, check_nan
 #: name -> check, and the checks that have to be well before it can run
 CHECKS: dict[str, tuple[Callable[[Batch], Symptoms], tuple[str, ...]]] = {
     "keys": (check_keys, ()),
-    "nan": (check_nan, ()),
+    "nan": (check_nan, ("keys",)),
     "policy": (check_policy, ("keys", "nan")),
     "legal": (check_legal, ("policy",)),
     "ratio": (check_ratio, ("policy", "legal")),

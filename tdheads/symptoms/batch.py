@@ -10,14 +10,18 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdheads.distributions import ActionDistribution
-from tdheads.distributions.draw import deterministic
 from tdheads.keys import NestedKey
 from tdheads.losses import PolicyLoss
 from tdheads.losses.adapter import as_action_distribution
-from tdheads.losses.advantage import row_shape
+from tdheads.losses.advantage import row_shape, with_advantage
+from tdheads.losses.policy import score_leaf
 from tdheads.losses.rows import Valid
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
+
+
+#: what a set-up that is wrong may raise, of this library or of the user's networks
+ERRORS = (KeyError, TypeError, ValueError, RuntimeError)
 
 
 class Symptom(NamedTuple):
@@ -47,9 +51,11 @@ class Batch:
 
     @property
     def clean(self) -> TensorDictBase:
-        """The batch with harmless content in the rows that do not count."""
+        """The batch with its advantage, and harmless content in the rows that do not count."""
         if self._clean is None:
-            valid, td = self.valid, self.td.copy()
+            with torch.no_grad():
+                td = with_advantage(self.loss, self.td)
+            valid = self.valid
             self._clean = td if valid is None else self.loss._without_garbage(td, valid)
         return self._clean
 
@@ -80,23 +86,11 @@ class Batch:
 
     def score(self, dist: ActionDistribution, key: NestedKey) -> Tensor:
         """Log-prob of the stored actions of a leaf."""
-        leaf, action = dist.dists[key], self.clean.get(key)
-        if self.valid is not None and action.shape == leaf.batch_shape + leaf.event_shape:
-            # a row that is padding holds no action: score a legal one
-            rows = self.rows(leaf.batch_shape)
-            rows = rows.reshape((*rows.shape, *[1] * len(leaf.event_shape)))
-            action = torch.where(rows, action, deterministic(leaf).detach().to(action.dtype))
-        return leaf.log_prob(action)
-
-    def stored_score(self, key: NestedKey) -> Tensor:
-        """Log-prob at collection of a leaf, or of the joint action if only that was stored."""
-        keys = self.loss.log_prob_keys
-        place = self.loss.action_keys.index(key) if len(keys) > 1 else 0
-        return self.clean.get(keys[place])
+        return score_leaf(dist, key, self.clean, self.valid)
 
 
 def told(error: Exception) -> Symptom:
     """Turn an error of this library, ``found; todo``, into a symptom."""
     message = error.args[0] if error.args else repr(error)
-    found, _, todo = str(message).rpartition("; ")
+    found, _, todo = str(message).strip().rpartition("; ")
     return Symptom(ERROR, None, found or todo, todo if found else "see the error of loss(td)")

@@ -9,7 +9,7 @@ import torch
 from tdheads.checks import rows_where
 from tdheads.losses.adapter import as_action_distribution
 from tdheads.losses.advantage import advantage_keys, row_shape
-from tdheads.symptoms.batch import ERROR, NOTE, WARNING, Batch, Symptom, Symptoms, told
+from tdheads.symptoms.batch import ERROR, ERRORS, NOTE, WARNING, Batch, Symptom, Symptoms, told
 
 
 def check_empty(batch: Batch) -> Symptoms:
@@ -32,14 +32,12 @@ def check_empty(batch: Batch) -> Symptoms:
 
 def check_advantage(batch: Batch) -> Symptoms:
     """The advantage has one number per row, on a sound scale."""
-    loss, td = batch.loss, batch.td
-    rows = batch.rows(batch.dist.row_shape)
+    loss, td, valid = batch.loss, batch.clean, batch.valid
     for key in advantage_keys(loss, td):
-        advantage = td.get(key)
-        shape = batch.dist.row_shape
-        if advantage.shape[:-1] != shape:
-            continue  # of a team; anything else is an error of the forward
-        values = advantage.squeeze(-1)[rows]
+        values = td.get(key).squeeze(-1)
+        if valid is not None:
+            values = values[valid.for_values(values.shape)]
+        values = values.flatten()
         if len(values) < 2:
             yield Symptom(NOTE, key, f"{len(values)} valid rows", "normalisation needs two")
             continue
@@ -89,7 +87,7 @@ def check_forward(batch: Batch) -> Symptoms:
     """The loss runs, and its terms are finite."""
     try:
         out = batch.loss(batch.td.copy())
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except ERRORS as error:
         yield told(error)
         return
     terms = [name for name in out.keys() if isinstance(name, str) and name.startswith("loss_")]

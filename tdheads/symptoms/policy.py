@@ -8,7 +8,9 @@ from torch import Tensor
 from tdheads.checks import rows_where
 from tdheads.keys import LOG_PROB, NestedKey, suffixed
 from tdheads.losses.adapter import mask_fills
-from tdheads.symptoms.batch import ERROR, NOTE, Batch, Symptom, Symptoms, told
+from tdheads.losses.policy import stored_log_probs
+from tdheads.reduce import add
+from tdheads.symptoms.batch import ERROR, ERRORS, NOTE, Batch, Symptom, Symptoms, told
 
 # float32 sums in another order differ by less: another batch size, device or number of threads
 ROUNDING = 1e-4
@@ -17,8 +19,8 @@ ROUNDING = 1e-4
 def check_policy(batch: Batch) -> Symptoms:
     """The policy can be built at the batch."""
     try:
-        batch.dist  # noqa: B018  # built here, kept for the other checks
-    except (KeyError, TypeError, ValueError) as error:
+        batch.rows(batch.dist.row_shape)  # the policy is built here, and kept
+    except ERRORS as error:
         yield told(error)
 
 
@@ -27,7 +29,7 @@ def check_legal(batch: Batch) -> Symptoms:
     for key, leaf in batch.dist.dists.items():
         try:
             score = batch.score(batch.dist, key)
-        except (KeyError, TypeError, ValueError) as error:
+        except ERRORS as error:
             yield told(error)
             continue
         bad = torch.isneginf(score) & batch.rows(leaf.batch_shape)
@@ -45,22 +47,24 @@ def check_legal(batch: Batch) -> Symptoms:
 
 def check_ratio(batch: Batch) -> Symptoms:
     """With unchanged weights the ratio of every leaf is 1."""
-    loss = batch.loss
-    if len(loss.log_prob_keys) < len(loss.action_keys):
-        scores = [batch.score(batch.dist, key) for key in loss.action_keys]
-        yield from _ratio(batch, loss.log_prob_keys[0], sum(scores[1:], scores[0]), None)
+    keys = batch.loss.action_keys
+    try:
+        stored = stored_log_probs(batch.loss, batch.clean, batch.dist)
+    except ERRORS as error:
+        yield told(error)
         return
-    for key in loss.action_keys:
-        yield from _ratio(batch, key, batch.score(batch.dist, key), key)
+    scores = [batch.score(batch.dist, key) for key in keys]
+    if len(batch.loss.log_prob_keys) < len(keys):  # only that of the joint action was stored
+        name = batch.loss.log_prob_keys[0]
+        yield from _ratio(batch, name, add(scores), stored.get(name), None)
+        return
+    for key, score in zip(keys, scores, strict=True):
+        yield from _ratio(batch, key, score, stored.get(suffixed(key, LOG_PROB)), key)
 
 
-def _ratio(batch: Batch, name: NestedKey, new: Tensor, leaf: NestedKey | None) -> Symptoms:
-    old = batch.stored_score(leaf or batch.loss.action_keys[0])
-    if old.shape != new.shape:
-        found = f"expected log-probs of shape {list(new.shape)}, got {list(old.shape)}"
-        todo = "one log-prob per row: sum it over the dims of the action before storing it"
-        yield Symptom(ERROR, suffixed(name, LOG_PROB), found, todo)
-        return
+def _ratio(
+    batch: Batch, name: NestedKey, new: Tensor, old: Tensor, leaf: NestedKey | None
+) -> Symptoms:
     gap = torch.where(batch.rows(new.shape), (new - old).abs().nan_to_num(nan=torch.inf), 0)
     off = gap > 0
     if not off.any():

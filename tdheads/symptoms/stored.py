@@ -7,16 +7,32 @@ import difflib
 from torch import Tensor
 
 from tdheads.checks import rows_where
-from tdheads.keys import NestedKey, as_key
+from tdheads.keys import NestedKey, as_key, as_path
 from tdheads.losses.adapter import mask_fills
 from tdheads.losses.divergence import stored_keys
-from tdheads.symptoms.batch import ERROR, Batch, Symptom, Symptoms
+from tdheads.symptoms.batch import ERROR, ERRORS, Batch, Symptom, Symptoms, told
 
 
 def check_keys(batch: Batch) -> Symptoms:
     """Every entry that the loss reads is there."""
-    loss, td = batch.loss, batch.td
+    td, wanted = batch.td, keys_read(batch)
+    missing = [key for key in wanted if td.get(key, None) is None]
     there = [as_key(key) for key in td.keys(include_nested=True, leaves_only=True)]
+    others = [str(key) for key in there if key not in wanted]
+    for key in missing:
+        near = difflib.get_close_matches(str(key), others, 1)
+        also = f", but {near[0]} is" if near else ""
+        yield Symptom(ERROR, key, f"not in the batch{also}", wanted[key])
+    if not missing:
+        try:
+            batch.valid  # noqa: B018  # a validity mask has to fit the batch
+        except ERRORS as error:
+            yield told(error)
+
+
+def keys_read(batch: Batch) -> dict[NestedKey, str]:
+    """Return every entry that the loss reads, and what to do if it is missing."""
+    loss = batch.loss
     wanted: dict[NestedKey, str] = {}
     critic = [] if loss.critic_network is None else loss.critic_network.in_keys
     for key in (*loss.actor_network.in_keys, *critic):
@@ -30,13 +46,9 @@ def check_keys(batch: Batch) -> Symptoms:
     if loss.needs_kl and not loss.delay_actor:
         for key in stored_keys(batch.actor):
             wanted[key] = "the KL is taken from the policy at collection: store it too"
-    wanted |= _keys_of_advantage(batch)
-    for key, todo in wanted.items():
-        if key not in there:
-            others = [str(other) for other in there if other not in wanted]
-            near = difflib.get_close_matches(str(key), others, 1)
-            also = f", but {near[0]} is" if near else ""
-            yield Symptom(ERROR, key, f"not in the batch{also}", todo)
+    if loss.loss_mask_key not in (None, "auto"):
+        wanted[as_key(loss.loss_mask_key)] = "it is the loss_mask_key: store it, or set it to None"
+    return wanted | _keys_of_advantage(batch)
 
 
 def _keys_of_advantage(batch: Batch) -> dict[NestedKey, str]:
@@ -53,16 +65,19 @@ def _keys_of_advantage(batch: Batch) -> dict[NestedKey, str]:
 
 
 def check_nan(batch: Batch) -> Symptoms:
-    """Nothing is nan: what is stored, the weights, what the actor writes."""
+    """Nothing that is read is nan, nor is a weight."""
     td, valid = batch.td, batch.valid
+    read = [as_path(key) for key in keys_read(batch)]
     for key in td.keys(include_nested=True, leaves_only=True):
-        value = td.get(key)
+        value, path = td.get(key), as_path(key)
         if not isinstance(value, Tensor) or not value.is_floating_point():
             continue
+        if not any(path[: len(prefix)] == prefix for prefix in read):
+            continue
         bad = _in_rows(value.isnan(), td.batch_dims)
-        counts = None if valid is None else valid.for_entry(key, value)
+        counts = None if valid is None else valid.for_entry(key, value, rowwise=True)
         if counts is not None:  # what a padded row holds does not matter
-            bad = bad & _in_rows(counts.expand(value.shape), td.batch_dims)
+            bad = _in_rows(value.isnan() & counts, td.batch_dims)
         if bad.any():
             todo = "look for where it is written; a row that is padding needs a validity mask"
             yield Symptom(ERROR, as_key(key), f"nan in {rows_where(bad)}", todo)
