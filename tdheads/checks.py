@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor
 
 from tdheads.keys import NestedKey
@@ -73,21 +73,80 @@ def rows_where(bad: Tensor) -> str:
 def missing(key: NestedKey, td: TensorDictBase, todo: str) -> KeyError:
     """Build the error for an entry that is not in the tensordict."""
     found = sorted(map(show, td.keys(include_nested=True, leaves_only=True)))
-    return KeyError(f"{show(key)}: not in the tensordict, which holds {', '.join(found)}; {todo}")
+    holds = ", ".join(found) or "nothing"
+    return KeyError(f"{show(key)}: not in the tensordict, which holds {holds}; {todo}")
 
 
 def require(td: TensorDictBase, key: NestedKey, todo: str) -> Tensor:
     """Read ``key``; a missing entry is an error that lists what is there and says ``todo``.
+
+    Raises:
+        TypeError: for what is no tensordict.
+        KeyError: for a missing entry.
 
     Example:
         >>> from tensordict import TensorDict
         >>> require(TensorDict({"action": torch.zeros(3)}), "action", "run the actor first").shape
         torch.Size([3])
     """
+    if not isinstance(td, TensorDictBase) and not is_tensor_collection(td):
+        raise TypeError(f"{show(key)}: expected a tensordict that holds it, got {td!r}; {todo}")
     value = td.get(key, None)
     if value is None:
         raise missing(key, td, todo)
     return value
+
+
+def require_tensor(td: TensorDictBase, key: NestedKey, todo: str) -> Tensor:
+    """Read ``key``, which has to be a tensor.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> require_tensor(TensorDict({"action": torch.zeros(3)}), "action", "run the actor").shape
+        torch.Size([3])
+    """
+    value = require(td, key, todo)
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{show(key)}: expected a tensor, got a {type(value).__name__}; {todo}")
+    return value
+
+
+def require_float(td: TensorDictBase, key: NestedKey, todo: str) -> Tensor:
+    """Read ``key``, which has to be a tensor of floating point numbers.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> require_float(TensorDict({"advantage": torch.zeros(3)}), "advantage", "run GAE").dtype
+        torch.float32
+    """
+    return check_float(key, require_tensor(td, key, todo))
+
+
+def check_float(key: NestedKey, value: Any) -> Tensor:
+    """Return ``value`` if it is a tensor of floating point numbers.
+
+    Example:
+        >>> check_float("advantage", torch.zeros(1))
+        tensor([0.])
+    """
+    if not isinstance(value, Tensor):
+        kind = type(value).__name__
+        raise TypeError(f"{show(key)}: expected one tensor, got a {kind}; store numbers under it")
+    if not value.is_floating_point():
+        raise dtype_error(key, value)
+    return value
+
+
+def dtype_error(key: NestedKey, got: Tensor) -> TypeError:
+    """Build the error for numbers that are not floating point.
+
+    Example:
+        >>> print(dtype_error("advantage", torch.tensor([1])))
+        'advantage': expected floating point numbers, got torch.int64; convert it with .float()
+    """
+    return TypeError(
+        f"{show(key)}: expected floating point numbers, got {got.dtype}; convert it with .float()"
+    )
 
 
 def check_options(name: str, value: Any, options: Iterable[Any]) -> None:

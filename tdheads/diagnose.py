@@ -90,6 +90,9 @@ def diagnose(loss: PolicyLoss, td: TensorDictBase) -> Report:
         A mapping check -> findings, with ``ok``, that prints as a table. It says which key, which
         rows, and what to do.
 
+    Raises:
+        TypeError: for what is no loss of tdheads, or no tensordict.
+
     Source: the reports of users who trained with a mask that was missing or stale in the update,
     such as https://github.com/Stable-Baselines-Team/stable-baselines3-contrib/issues/49.
 
@@ -108,6 +111,10 @@ def diagnose(loss: PolicyLoss, td: TensorDictBase) -> Report:
         >>> report.ok, report["legal"][0].key
         (False, 'action')
     """
+    if not isinstance(loss, PolicyLoss):
+        raise TypeError(f"loss: expected a loss of tdheads, got a {type(loss).__name__}")
+    if not isinstance(td, TensorDictBase):
+        raise TypeError(f"td: expected a tensordict, got a {type(td).__name__}")
     devices = [d for d in {p.device for p in loss.parameters()} if d.type == "cuda"]
     with torch.random.fork_rng(devices=devices):
         batch = Batch(copy.deepcopy(loss), td.copy())

@@ -16,11 +16,11 @@ ENTROPY = "_entropy"
 KL = "_kl"
 
 
-def as_key(key: NestedKey) -> NestedKey:
+def as_key(key: NestedKey, name: str = "key") -> NestedKey:
     """Return the canonical form of a key: a string, or a tuple of at least two strings.
 
     Raises:
-        TypeError: if the key is neither a string nor a (nested) tuple of strings.
+        TypeError: if the key is neither a string nor a (nested) tuple of strings; it says ``name``.
 
     Example:
         >>> as_key(("agents", ("action",)))
@@ -30,20 +30,19 @@ def as_key(key: NestedKey) -> NestedKey:
     """
     if isinstance(key, str):
         return key
-    flat = tuple(_parts(key))
-    if not flat:
-        raise TypeError("a key is a string or a tuple of strings, got an empty tuple")
+    given: Any = key  # whatever a caller without types gives
+    flat = tuple(_parts(given)) if isinstance(given, tuple) else (given,)
+    if not flat or not all(isinstance(part, str) for part in flat):
+        raise TypeError(f"{name}: expected a string or a tuple of strings, got {key!r}")
     return flat[0] if len(flat) == 1 else flat
 
 
-def _parts(key: Any) -> Iterator[str]:
-    if isinstance(key, str):
-        yield key
-    elif isinstance(key, tuple):
-        for part in key:
+def _parts(key: tuple[Any, ...]) -> Iterator[Any]:
+    for part in key:
+        if isinstance(part, tuple):
             yield from _parts(part)
-    else:
-        raise TypeError(f"a key is a string or a tuple of strings, got {key!r}")
+        else:
+            yield part
 
 
 def suffixed(key: NestedKey, suffix: str) -> NestedKey:

@@ -516,7 +516,7 @@ def test_wrong_widths_are_named() -> None:
         (lambda: TanhNormalHead("a", 0.0, torch.inf), "an unbounded action needs a NormalHead"),
         (lambda: TanhNormalHead("a", 1.0, 0.0), "expected finite bounds with low <= high"),
         (lambda: NormalHead("a", free_scale=True, scale="s"), "free_scale=True reads no scale"),
-        (lambda: NormalHead("a", scale_mapping="square"), "Unknown mapping square"),
+        (lambda: NormalHead("a", scale_mapping="square"), "no mapping 'square'"),
         (
             lambda: make_actor(_body("features"), CategoricalHead("a", 2)),
             "name its output with in_k",

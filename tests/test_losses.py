@@ -510,10 +510,10 @@ def test_foreign_leaves_with_and_without_a_closed_form(kind: str, exact: bool) -
 
 
 BAD = {
-    "dtarg": ({"dtarg": 0.0}, "dtarg > 0"),
-    "beta": ({"beta": -1.0}, "beta >= 0"),
-    "increment": ({"increment": 0.5}, "increment: expected a factor >= 1, got 0.5"),
-    "decrement": ({"decrement": 2.0}, "decrement: expected a factor from 0 to 1, got 2.0"),
+    "dtarg": ({"dtarg": 0.0}, "dtarg: .* > 0"),
+    "beta": ({"beta": -1.0}, "beta: .* >= 0, got -1.0"),
+    "increment": ({"increment": 0.5}, "increment: .* >= 1, got 0.5"),
+    "decrement": ({"decrement": 2.0}, "decrement: .* at most 1, got 2.0"),
     "aggregate": ({"aggregate": "mean"}, "aggregate: expected one of"),
 }
 
@@ -523,5 +523,5 @@ def test_bad_arguments_are_refused_in_the_constructor(name: str) -> None:
     options, message = BAD[name]
     with pytest.raises(ValueError, match=message):
         kl_loss(**options)
-    with pytest.raises(ValueError, match="epsilon: expected a positive number, got 0"):
+    with pytest.raises(ValueError, match="epsilon: expected a number > 0, got 0"):
         SPOLoss(constant_actor("action", logits=NEW_POLICY), None, epsilon=0)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 from tensordict.nn import CompositeDistribution, InteractionType
 from torch import Tensor
 from torch.distributions import Distribution, kl_divergence, register_kl
@@ -20,6 +20,33 @@ from tdheads.keys import ENTROPY, KL, LOG_PROB, NestedKey, as_key, suffixed
 from tdheads.reduce import sum_leaves
 
 Measure = Callable[..., Tensor]
+
+
+def check_leaves(leaves: Any) -> None:
+    """Refuse what is no mapping leaf key -> distribution.
+
+    Example:
+        >>> check_leaves({"action": torch.distributions.Normal(0.0, 1.0)})
+    """
+    if not isinstance(leaves, Mapping) or not all(
+        isinstance(dist, Distribution) for dist in leaves.values()
+    ):
+        raise TypeError(
+            f"ActionDistribution: expected a mapping leaf key -> distribution, got {leaves!r}"
+        )
+    if not leaves:
+        raise ValueError("ActionDistribution: expected at least one leaf, got none")
+
+
+def check_batch_size(batch_size: Any) -> None:
+    """Refuse a batch size that is no tuple of integers.
+
+    Example:
+        >>> check_batch_size([4])
+    """
+    listed = isinstance(batch_size, (tuple, list))
+    if not listed or not all(not isinstance(n, (str, float)) for n in batch_size):
+        raise TypeError(f"batch_size: expected a tuple of integers, got {batch_size!r}")
 
 
 class ActionDistribution(Movable, CompositeDistribution):
@@ -52,9 +79,12 @@ class ActionDistribution(Movable, CompositeDistribution):
         leaves: Mapping[NestedKey, Distribution],
         batch_size: Any = torch.Size(),
     ) -> None:
-        if not leaves:
-            raise ValueError("ActionDistribution: expected at least one leaf, got none")
-        self.dists = {as_key(key): dist for key, dist in leaves.items()}
+        check_leaves(leaves)
+        self.dists = {as_key(key, "ActionDistribution"): dist for key, dist in leaves.items()}
+        if len(self.dists) != len(leaves):
+            raise ValueError(f"ActionDistribution: expected each leaf once, got {list(leaves)}")
+        if not isinstance(batch_size, torch.Size):
+            check_batch_size(batch_size)
         shapes = {key: list(dist.batch_shape) for key, dist in self.dists.items()}
         first = next(iter(shapes.values()))
         if any(shape != first for shape in shapes.values()):
@@ -162,6 +192,11 @@ class ActionDistribution(Movable, CompositeDistribution):
 
     def log_prob(self, sample: TensorDictBase) -> TensorDictBase:
         """Log-prob of every leaf's action: ``K_log_prob`` of shape ``[*S, *B]``."""
+        if not is_tensor_collection(sample):
+            raise TypeError(
+                f"log_prob: expected a tensordict with {list(self.dists)}, got a"
+                f" {type(sample).__name__}"
+            )
 
         def log_prob(key: NestedKey, dist: Distribution) -> Tensor:
             return dist.log_prob(require(sample, key, "give an action for every leaf"))
@@ -177,6 +212,8 @@ class ActionDistribution(Movable, CompositeDistribution):
 
         ``measure`` takes two leaves; another one may estimate a KL that has no closed form.
         """
+        if not isinstance(other, CompositeDistribution):
+            raise TypeError(f"KL: expected an ActionDistribution, got {other!r}")
         if set(other.dists) != set(self.dists):
             raise KeyError(f"KL: expected the leaves {list(self.dists)}, got {list(other.dists)}")
         return self._each(KL, lambda key, dist: measure(dist, other.dists[key]))

@@ -8,11 +8,58 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints, kl_divergence
 
+from tdheads.arguments import check_class
+from tdheads.checks import shape_error, show
 from tdheads.distributions.bounds import Bounds
 from tdheads.distributions.movable import Movable
-from tdheads.keys import Names
+from tdheads.keys import Names, NestedKey
 
 T = TypeVar("T", bound="BoundedDistribution")
+
+
+def positive_pair(a: Any, b: Any, labels: tuple[str, str], key: NestedKey) -> tuple[Tensor, Tensor]:
+    """Return two parameters as tensors of one batch shape.
+
+    Example:
+        >>> positive_pair(torch.zeros(3), 1.0, ("loc", "scale"), "loc")[1]
+        tensor(1.)
+    """
+    if isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape:
+        return a, b
+    for value, label in ((a, labels[0]), (b, labels[1])):
+        if not isinstance(value, (Tensor, int, float)):
+            kind = type(value).__name__
+            raise TypeError(f"{show(key)}: expected a tensor, got a {kind} for {label}")
+    like = next((x for x in (a, b) if isinstance(x, Tensor)), None)
+    first, second = (torch.as_tensor(x, device=None if like is None else like.device)
+                     for x in (a, b))  # fmt: skip
+    try:
+        torch.broadcast_shapes(first.shape, second.shape)
+    except RuntimeError as error:
+        todo = f"{labels[0]} and {labels[1]} have one shape"
+        raise shape_error(key, first.shape, second, todo) from error
+    return first, second
+
+
+def bounds_of(
+    low: float | Tensor, high: float | Tensor, bounds: Bounds | None, like: Tensor, names: Names
+) -> Bounds:
+    """Return bounds that fit a batch shape, which they may not widen.
+
+    Example:
+        >>> bounds_of(0.0, 1.0, None, torch.zeros(3), Names()).half_width
+        tensor(0.5000, dtype=torch.float64)
+    """
+    check_class("bounds", bounds, Bounds, "prepared Bounds")
+    if bounds is not None:
+        return bounds
+    made = Bounds(low, high, key=names.value).to(like.device)
+    shape, own = like.shape, made.low.shape
+    pairs = zip(own[::-1], shape[::-1], strict=False)
+    if len(own) > len(shape) or any(n not in (1, m) for n, m in pairs):
+        todo = "bounds broadcast to the batch shape"
+        raise shape_error(names.value, f"that fits {list(shape)}", own, todo)
+    return made
 
 
 class BoundedDistribution(Movable, Distribution):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -42,14 +44,13 @@ class Bounds(Constants):
         shape: torch.Size | None = None,
         key: NestedKey = "action",
     ) -> None:
-        least, most = torch.broadcast_tensors(_exact(low), _exact(high))
+        least, most = fitting(low, high, shape, key)
         if not (least.isfinite().all() and most.isfinite().all() and (least <= most).all()):
             raise ValueError(
                 f"{show(key)}: expected finite bounds with low <= high, got low={least.tolist()},"
                 f" high={most.tolist()}; an unbounded action needs a NormalHead"
             )
-        shape = least.shape if shape is None else torch.broadcast_shapes(least.shape, shape)
-        least, most = least.expand(shape).clone(), most.expand(shape).clone()
+        least, most = least.clone(), most.clone()
         fixed = least == most
         half = (most - least) / 2
         divisor = half.masked_fill(fixed, 1)
@@ -94,8 +95,9 @@ class Bounds(Constants):
     def check(self, value: Tensor, key: NestedKey) -> None:
         """Refuse a value outside the bounds."""
         # a bound is rounded as the written action was: bfloat16 has no 0.3
-        bad = (value < self.low.to(value.dtype)) | (value > self.high.to(value.dtype))
-        if bad.any():
+        inside = (value >= self.low.to(value.dtype)) & (value <= self.high.to(value.dtype))
+        if not inside.all():  # nan is not
+            bad = ~inside
             event = self.low.ndim
             rows = bad.flatten(-event).any(-1) if 0 < event < bad.ndim else bad
             raise ValueError(
@@ -109,5 +111,38 @@ class Bounds(Constants):
         return torch.equal(self.low, other.low) and torch.equal(self.high, other.high)
 
 
-def _exact(bound: float | Tensor) -> Tensor:
+def fitting(
+    low: float | Tensor, high: float | Tensor, shape: torch.Size | None, key: NestedKey
+) -> tuple[Tensor, Tensor]:
+    """Return bounds in float64 that end in the shape of the action, ``[*agents, *shape]``.
+
+    Raises:
+        ValueError: for bounds that would make the action larger, or do not fit it.
+
+    Example:
+        >>> fitting(0.0, torch.ones(2), torch.Size([2]), "action")[0].shape
+        torch.Size([2])
+    """
+    least, most = _exact(low, "low", key), _exact(high, "high", key)
+    dims = [least.shape, most.shape, torch.Size() if shape is None else shape]
+    try:
+        wide = torch.broadcast_shapes(*dims)
+    except RuntimeError:
+        wide = None
+    if wide is None or (shape is not None and wide[len(wide) - len(shape) :] != shape):
+        raise _misfit(key, least, most, shape)
+    return least.expand(wide), most.expand(wide)
+
+
+def _misfit(key: NestedKey, low: Tensor, high: Tensor, shape: torch.Size | None) -> ValueError:
+    expected = "bounds of one shape" if shape is None else f"bounds that fit shape={tuple(shape)}"
+    return ValueError(
+        f"{show(key)}: expected {expected}, got low of shape {list(low.shape)} and high of"
+        f" shape {list(high.shape)}; give one number, or one per entry of the action"
+    )
+
+
+def _exact(bound: Any, name: str, key: NestedKey) -> Tensor:
+    if bound is None or isinstance(bound, (str, complex)):
+        raise TypeError(f"{show(key)}: expected a number or a tensor, got {name}={bound!r}")
     return torch.as_tensor(bound, device="cpu", dtype=torch.float64)

@@ -10,12 +10,12 @@ from torch.distributions import Distribution, constraints, kl_divergence, regist
 
 from tdheads.checks import eager, rows_where, show
 from tdheads.constants import Constants
-from tdheads.distributions.bounds import Bounds
+from tdheads.distributions.bounds import Bounds, fitting
 from tdheads.distributions.gaussian import Gaussian
-from tdheads.distributions.inputs import check_value_shape, upcast
+from tdheads.distributions.inputs import check_density_value, check_value_shape, upcast
 from tdheads.distributions.movable import Movable
 from tdheads.distributions.tanh_normal import TanhNormal
-from tdheads.keys import Names
+from tdheads.keys import Names, NestedKey
 
 
 class Sides(Constants):
@@ -27,10 +27,19 @@ class Sides(Constants):
         ([True, False], [False, True])
     """
 
-    def __init__(self, low: Tensor, high: Tensor) -> None:
-        low, high = low.cpu().double(), high.cpu().double()
-        if not (low <= high).all():
-            raise ValueError(f"bounds: expected low <= high, got {low.tolist()}, {high.tolist()}")
+    def __init__(
+        self,
+        low: float | Tensor,
+        high: float | Tensor,
+        shape: torch.Size | None = None,
+        key: NestedKey = "bounds",
+    ) -> None:
+        low, high = fitting(low, high, shape, key)
+        if not ((low <= high) & (low < torch.inf) & (high > -torch.inf)).all():
+            raise ValueError(
+                f"{show(key)}: expected low <= high, got low={low.tolist()}, high={high.tolist()};"
+                " an entry without a bound has -inf or inf"
+            )
         below, above = low.isfinite(), high.isfinite()
         super().__init__(
             two=below & above,
@@ -133,6 +142,7 @@ class BoxNormal(Movable, Distribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of the written action ``value`` (``[*S, *B]``)."""
         check_value_shape(value, self.batch_shape, self._names)
+        check_density_value(value, self._names)
         dtype = self.free.loc.dtype
         written = value.to(dtype)
         # a bound is rounded as the written action was

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints, kl_divergence
 
-from tdheads.checks import show
+from tdheads.arguments import check_keywords
+from tdheads.distributions.inputs import check_is_mask, only_scores
 from tdheads.distributions.layout import Layout
 from tdheads.distributions.masked_categorical import check_same_choices
 from tdheads.distributions.movable import Movable
@@ -28,6 +29,8 @@ class ChoiceDistribution(Movable, Distribution):
 
     arg_constraints: dict[str, constraints.Constraint] = {}
     closed = True
+    #: keywords that are passed on to ``base``
+    option_names: tuple[str, ...] = ("probs", "on_empty", "names", "validate_args")
     base: Any
 
     def _set(self, base: Any, batch_shape: torch.Size, event_shape: torch.Size) -> None:
@@ -90,6 +93,17 @@ class ChoiceDistribution(Movable, Distribution):
         return sum_event(self.base.entropy(), self.choices_ndim)
 
 
+def check_passed_on(cls: type[ChoiceDistribution], options: Mapping[str, Any]) -> None:
+    """Refuse a keyword that ``base`` does not know, in the name of the class that was called.
+
+    Example:
+        >>> check_passed_on(ChoiceDistribution, {"on_empty": "neutral"})
+    """
+    # signatures are looked at once something is wrong: a distribution is built for every batch
+    if any(name not in cls.option_names for name in options):
+        check_keywords(cls, options, subclass_takes_more=True)
+
+
 def kl_of_choices(p: ChoiceDistribution, q: ChoiceDistribution) -> Tensor:
     """KL of two distributions of one kind: that of their choices, summed over independent ones."""
     check_same_choices(p.sizes, q.sizes)
@@ -109,10 +123,9 @@ def packed_choices(
     Shapes: logits (or ``options["probs"]``) ``[*B, sum(nvec)]``, mask flat or padded.
     """
     rest = dict(options)
-    packed = rest.pop("probs", None) if logits is None else logits
-    if packed is None:
-        raise ValueError(f"{show(names.params)}: give either logits or probs")
-    layout = nvec if isinstance(nvec, Layout) else Layout(nvec).to(packed.device)
+    packed = only_scores(logits, rest.pop("probs", None), names)
+    check_is_mask(mask, names)
+    layout = nvec if isinstance(nvec, Layout) else Layout.named("nvec", nvec).to(packed.device)
     padded, mask = layout.pad_logits(packed, mask, names)
     name = "probs" if logits is None else "logits"
     return layout, kind(mask=mask, names=names, **{name: padded}, **rest)

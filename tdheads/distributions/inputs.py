@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from tdheads.checks import rows_where, shape_error, show
+from tdheads.checks import dtype_error, rows_where, shape_error, show
 from tdheads.keys import Names
 
 
@@ -28,12 +28,38 @@ def upcast(x: Tensor) -> Tensor:
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
+def only_scores(
+    logits: Tensor | None, probs: Tensor | None, names: Names, what: str = "choice"
+) -> Tensor:
+    """Return the one of logits and probs that is given: a tensor with an entry per choice.
+
+    Example:
+        >>> only_scores(torch.zeros(2, 3), None, Names()).shape
+        torch.Size([2, 3])
+    """
+    if (logits is None) == (probs is None):
+        raise ValueError(
+            f"{show(names.params)}: give either logits or probs, got"
+            f" {'none' if logits is None else 'both'}"
+        )
+    scores = probs if logits is None else logits
+    if not isinstance(scores, Tensor):
+        raise TypeError(
+            f"{show(names.params)}: expected a tensor of logits or probs, got a"
+            f" {type(scores).__name__}"
+        )
+    if scores.ndim == 0 or scores.shape[-1] == 0:
+        raise shape_error(names.params, "[..., n]", scores, f"one entry per {what}, at least one")
+    return scores
+
+
 def as_bool_mask(
     mask: Tensor | None, shape: torch.Size, names: Names, checks: bool
 ) -> Tensor | None:
     """Return the mask as bool after checking its shape (always) and its values (``checks``)."""
     if mask is None:
         return None
+    check_is_mask(mask, names)
     if mask.shape != shape:
         todo = "one entry per row and choice; nothing is broadcast"
         raise shape_error(names.mask, shape, mask, todo)
@@ -47,6 +73,27 @@ def as_bool_mask(
     return mask.bool()
 
 
+def check_is_mask(mask: Tensor | None, names: Names) -> None:
+    """Refuse a mask that is no tensor.
+
+    Example:
+        >>> check_is_mask(None, Names())
+    """
+    if mask is not None and not isinstance(mask, Tensor):
+        kind = type(mask).__name__
+        raise TypeError(f"{show(names.mask)}: expected a tensor or None, got a {kind}")
+
+
+def check_density_value(value: Tensor, names: Names) -> None:
+    """Refuse a continuous action that is not stored as one.
+
+    Example:
+        >>> check_density_value(torch.zeros(3), Names())
+    """
+    if not value.is_floating_point():
+        raise dtype_error(names.value, value)
+
+
 def check_value_shape(value: Tensor, shape: torch.Size, names: Names) -> None:
     """Refuse a value whose trailing dims are not ``shape``: nothing is broadcast into a batch."""
     if not isinstance(value, Tensor):
@@ -56,14 +103,19 @@ def check_value_shape(value: Tensor, shape: torch.Size, names: Names) -> None:
         raise shape_error(names.value, f"[..., {str(list(shape))[1:-1]}]", value, todo)
 
 
-def check_integers(value: Tensor, names: Names) -> None:
-    """Refuse numbers that are no integers, of any dtype."""
-    if value.is_floating_point() and (value != value.floor()).any():
+def check_whole(value: Tensor, names: Names) -> None:
+    """Refuse numbers between two choices.
+
+    Example:
+        >>> check_whole(torch.tensor([1.0]), Names())
+    """
+    if value.is_floating_point():
         bad = value != value.floor()
-        raise ValueError(
-            f"{show(names.value)}: expected integers, got {value[bad][0].item():g} in"
-            f" {rows_where(bad)}; store the action as it was drawn"
-        )
+        if bad.any():
+            raise ValueError(
+                f"{show(names.value)}: expected integers, got {value[bad][0].item():g} in"
+                f" {rows_where(bad)}; store the action as it was drawn"
+            )
 
 
 def check_range(value: Tensor, n: int, names: Names) -> None:

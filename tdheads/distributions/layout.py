@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from tdheads.arguments import as_count
 from tdheads.checks import shape_error, show
 from tdheads.constants import Constants
 from tdheads.keys import Names, NestedKey
+
+
+def as_nvec(key: NestedKey, nvec: Any) -> list[int]:
+    """Return the number of options of each dimension as integers of at least 1.
+
+    Example:
+        >>> as_nvec("action", torch.tensor([3, 2]))
+        [3, 2]
+    """
+    listed = nvec.tolist() if hasattr(nvec, "tolist") else nvec
+    sizes = [as_count(n) for n in listed] if isinstance(listed, (list, tuple)) else []
+    known = [n for n in sizes if n is not None]
+    if not known or len(known) != len(sizes):
+        raise ValueError(
+            f"{show(key)}: expected the number of options of each dimension, integers >= 1, got"
+            f" nvec={list(listed) if isinstance(listed, tuple) else listed!r}"
+        )
+    return known
 
 
 class Layout(Constants):
@@ -46,12 +66,7 @@ class Layout(Constants):
     @classmethod
     def named(cls, key: NestedKey, nvec: Sequence[int]) -> Layout:
         """Build the layout of the leaf ``key``, which errors name."""
-        if len(nvec) == 0 or min(nvec) < 1:
-            raise ValueError(
-                f"{show(key)}: expected the number of options of each dimension, got"
-                f" nvec={list(nvec)}"
-            )
-        return cls(nvec)
+        return cls(as_nvec(key, nvec))
 
     @property
     def mask_shapes(self) -> tuple[torch.Size, torch.Size]:

@@ -13,6 +13,7 @@ from tdheads.checks import check_finite, check_options, eager, rows_where, show
 from tdheads.distributions.inputs import (
     as_bool_mask,
     check_value_shape,
+    only_scores,
     spread,
     upcast,
 )
@@ -67,11 +68,8 @@ class MaskedBernoulli(Movable, Distribution):
         names: Names = Names(),
         validate_args: bool | None = None,
     ) -> None:
-        if (logits is None) == (probs is None):
-            raise ValueError(f"{show(names.params)}: give either logits or probs")
+        scores = only_scores(logits, probs, names, "bit")
         check_options("on_empty", on_empty, ("error", "neutral"))
-        scores = probs if logits is None else logits
-        assert scores is not None
         self.validates = validate_args is not False and eager()
         self.names = names
         mask = as_bool_mask(mask, scores.shape, names, self.validates)

@@ -13,6 +13,7 @@ from tdheads.distributions.inputs import (
     as_bool_mask,
     check_range,
     check_value_shape,
+    only_scores,
     spread,
     upcast,
 )
@@ -67,11 +68,8 @@ class MaskedCategorical(Movable, Distribution):
         names: Names = Names(),
         validate_args: bool | None = None,
     ) -> None:
-        if (logits is None) == (probs is None):
-            raise ValueError(f"{show(names.params)}: give either logits or probs")
+        scores = only_scores(logits, probs, names)
         check_options("on_empty", on_empty, ("error", "neutral"))
-        scores = probs if logits is None else logits
-        assert scores is not None
         checks = validate_args is not False and eager()
         mask = as_bool_mask(mask, scores.shape, names, checks)
         if not scores.ndim or not scores.shape[-1]:

@@ -10,9 +10,16 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 
-from tdheads.checks import shape_error, show
-from tdheads.distributions.choices import ChoiceDistribution, kl_of_choices
-from tdheads.distributions.inputs import check_integers, check_value_shape, spread
+from tdheads.checks import shape_error
+from tdheads.distributions.choices import ChoiceDistribution, check_passed_on, kl_of_choices
+from tdheads.distributions.inputs import (
+    check_is_mask,
+    check_value_shape,
+    check_whole,
+    only_scores,
+    spread,
+)
+from tdheads.distributions.layout import as_nvec
 from tdheads.distributions.masked_categorical import (
     MaskedCategorical,
     check_same_choices,
@@ -61,15 +68,16 @@ class MaskedJointCategorical(ChoiceDistribution):
         names: Names = Names(),
         **options: Any,
     ) -> None:
-        self.nvec = tuple(int(n) for n in nvec)
-        batch_shape = self._check(probs if logits is None else logits, mask, names)
+        check_passed_on(type(self), options)
+        prepared = isinstance(nvec, tuple) and all(type(n) is int and n > 0 for n in nvec)
+        self.nvec = tuple(nvec) if prepared and nvec else tuple(as_nvec("nvec", nvec))
+        batch_shape = self._check(only_scores(logits, probs, names), mask, names)
         mask = None if mask is None else mask.flatten(-len(self.nvec))
         base = MaskedCategorical(logits, mask, probs=probs, names=names, **options)
         self._set(base, batch_shape, torch.Size([len(self.nvec)]))
 
-    def _check(self, scores: Tensor | None, mask: Tensor | None, names: Names) -> torch.Size:
-        if scores is None:
-            raise ValueError(f"{show(names.params)}: give either logits or probs")
+    def _check(self, scores: Tensor, mask: Tensor | None, names: Names) -> torch.Size:
+        check_is_mask(mask, names)
         batch_shape, size = scores.shape[:-1], math.prod(self.nvec)
         if scores.shape[-1] != size:
             todo = f"the last dim has one entry per combination of nvec={list(self.nvec)}"
@@ -102,7 +110,7 @@ class MaskedJointCategorical(ChoiceDistribution):
         """Log-probability of ``value`` (``[*S, *B, k]``), shape ``[*S, *B]``."""
         check_value_shape(value, self.batch_shape + self.event_shape, self.names)
         if self.validates:
-            check_integers(value, self.names)
+            check_whole(value, self.names)
         options = value.long().unbind(-1)
         index, inside = torch.zeros_like(options[0]), torch.ones_like(options[0], dtype=torch.bool)
         for option, n in zip(options, self.nvec, strict=True):

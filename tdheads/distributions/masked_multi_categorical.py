@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 
-from tdheads.distributions.choices import ChoiceDistribution, kl_of_choices, packed_choices
+from tdheads.distributions.choices import (
+    ChoiceDistribution,
+    check_passed_on,
+    kl_of_choices,
+    packed_choices,
+)
 from tdheads.distributions.inputs import spread
 from tdheads.distributions.layout import Layout
 from tdheads.distributions.masked_categorical import MaskedCategorical
@@ -56,6 +61,7 @@ class MaskedMultiCategorical(ChoiceDistribution):
         names: Names = Names(),
         **options: Any,
     ) -> None:
+        check_passed_on(type(self), options)
         layout, base = packed_choices(MaskedCategorical, logits, nvec, mask, names, options)
         self._sizes = layout.nvec
         self._set(base, base.batch_shape[:-1], base.batch_shape[-1:])

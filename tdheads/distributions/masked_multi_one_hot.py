@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 
-from tdheads.distributions.choices import ChoiceDistribution, kl_of_choices, packed_choices
+from tdheads.distributions.choices import (
+    ChoiceDistribution,
+    check_passed_on,
+    kl_of_choices,
+    packed_choices,
+)
 from tdheads.distributions.inputs import check_value_shape, spread
 from tdheads.distributions.layout import Layout
 from tdheads.distributions.masked_one_hot import MaskedOneHotCategorical
@@ -43,6 +48,7 @@ class MaskedMultiOneHot(ChoiceDistribution):
 
     has_enumerate_support = True
     has_rsample = True
+    option_names = (*ChoiceDistribution.option_names, "grad_method", "temperature")
 
     def __init__(
         self,
@@ -53,6 +59,7 @@ class MaskedMultiOneHot(ChoiceDistribution):
         names: Names = Names(),
         **options: Any,
     ) -> None:
+        check_passed_on(type(self), options)
         layout, base = packed_choices(MaskedOneHotCategorical, logits, nvec, mask, names, options)
         self._layout = layout
         self._set(base, base.batch_shape[:-1], torch.Size([layout.size]))

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 
+from tdheads.arguments import check_number
 from tdheads.checks import check_options, rows_where, show
-from tdheads.distributions.choices import ChoiceDistribution, kl_of_choices
+from tdheads.distributions.choices import ChoiceDistribution, check_passed_on, kl_of_choices
 from tdheads.distributions.inputs import check_value_shape
 from tdheads.distributions.masked_categorical import MaskedCategorical
 from tdheads.keys import Names
@@ -65,7 +66,9 @@ class MaskedOneHotCategorical(ChoiceDistribution):
         temperature: float = 1.0,
         **options: Any,
     ) -> None:
-        check_options("grad_method", grad_method, GRAD_METHODS)
+        if grad_method not in GRAD_METHODS or not (type(temperature) is float and temperature > 0):
+            check_gradient(grad_method, temperature)
+        check_passed_on(type(self), options)
         self._gradient = grad_method, temperature
         base = MaskedCategorical(logits, mask, **options)
         self._set(base, base.batch_shape, torch.Size([base.num_events]))
@@ -115,6 +118,16 @@ class MaskedOneHotCategorical(ChoiceDistribution):
     def _one_hot(self, index: Tensor) -> Tensor:
         choices = torch.arange(self.base.num_events, device=index.device)
         return (index.unsqueeze(-1) == choices).long()
+
+
+def check_gradient(grad_method: str, temperature: float) -> None:
+    """Refuse a gradient that a draw cannot have.
+
+    Example:
+        >>> check_gradient("relaxed", 0.5)
+    """
+    check_options("grad_method", grad_method, GRAD_METHODS)
+    check_number("temperature", temperature, lambda x: x > 0, "> 0")
 
 
 def check_one_hot(value: Tensor, names: Names) -> None:

@@ -10,9 +10,14 @@ from torch import Tensor
 from torch.distributions import Beta, Gamma, register_kl
 
 from tdheads.checks import check_positive, eager
-from tdheads.distributions.bounded import BoundedDistribution, kl_within_bounds
+from tdheads.distributions.bounded import (
+    BoundedDistribution,
+    bounds_of,
+    kl_within_bounds,
+    positive_pair,
+)
 from tdheads.distributions.bounds import Bounds
-from tdheads.distributions.inputs import check_value_shape, upcast
+from tdheads.distributions.inputs import check_density_value, check_value_shape, upcast
 from tdheads.keys import Names
 
 
@@ -57,12 +62,13 @@ class ScaledBeta(BoundedDistribution):
     ) -> None:
         self.validates = validate_args is not False and eager()
         self._names = names
+        alpha, beta = positive_pair(alpha, beta, ("alpha", "beta"), names.params)
         if self.validates:
             for concentration in (alpha, beta):
                 check_positive(concentration, names.params, "map the network's output to one")
         alpha, beta = torch.broadcast_tensors(upcast(alpha), upcast(beta))
         self.base_dist = Beta(alpha, beta, validate_args=False)
-        self.bounds = Bounds(low, high).to(alpha.device) if bounds is None else bounds
+        self.bounds = bounds_of(low, high, bounds, alpha, names)
         super().__init__(alpha.shape, validate_args=False)
 
     @property
@@ -108,6 +114,7 @@ class ScaledBeta(BoundedDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of the written action ``value`` (``[*S, *B]``)."""
         check_value_shape(value, self.batch_shape, self._names)
+        check_density_value(value, self._names)
         if self.validates:
             self.bounds.check(value, self._names.value)
         y = self.bounds.unscale(value, self.alpha.dtype)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import constraints, register_kl
 
 from tdheads.distributions.choices import ChoiceDistribution, kl_of_choices
-from tdheads.distributions.inputs import check_integers
+from tdheads.distributions.inputs import check_whole
 from tdheads.distributions.supports import Shifted
 
 
@@ -53,7 +53,7 @@ class ShiftedLeaf(ChoiceDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-probability of ``value``, any integer dtype."""
         if self.validates and isinstance(value, Tensor):
-            check_integers(value, self.names)
+            check_whole(value, self.names)
         return self.base.log_prob(value.long() - self.start)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:

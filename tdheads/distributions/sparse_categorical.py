@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 
+from tdheads.arguments import check_count
 from tdheads.checks import rows_where, shape_error, show
-from tdheads.distributions.choices import ChoiceDistribution
-from tdheads.distributions.inputs import check_range, check_value_shape, spread
+from tdheads.distributions.choices import ChoiceDistribution, check_passed_on
+from tdheads.distributions.inputs import check_range, check_value_shape, only_scores, spread
 from tdheads.distributions.masked_categorical import (
     MaskedCategorical,
     check_same_choices,
@@ -50,6 +51,7 @@ class SparseCategorical(ChoiceDistribution):
     """
 
     has_enumerate_support = True
+    option_names = ("names", "on_empty", "validate_args")
 
     def __init__(
         self,
@@ -60,6 +62,9 @@ class SparseCategorical(ChoiceDistribution):
         names: Names = Names(),
         **options: Any,
     ) -> None:
+        check_passed_on(type(self), options)
+        only_scores(logits, None, names)
+        check_list(legal_index, n, names)
         if legal_index.shape != logits.shape:
             raise shape_error(names.mask, logits.shape, legal_index, "one entry per logit")
         self.legal_index, self.n = legal_index.long(), int(n)
@@ -145,6 +150,22 @@ class SparseCategorical(ChoiceDistribution):
             place = torch.where(self.empty.unsqueeze(-1) & first, 0, place)
         wide = self.logits.new_full((*self.batch_shape, self.n + 1), -torch.inf)
         return wide.scatter(-1, place, self.logits)[..., : self.n]
+
+
+def check_list(legal_index: Any, n: Any, names: Names) -> None:
+    """Refuse what lists no choices of ``n``.
+
+    Example:
+        >>> check_list(torch.tensor([[0, 2, -1]]), 3, Names())
+    """
+    kind = legal_index.dtype if isinstance(legal_index, Tensor) else type(legal_index).__name__
+    if not isinstance(kind, torch.dtype) or kind.is_floating_point or kind is torch.bool:
+        raise TypeError(
+            f"{show(names.mask)}: expected a tensor of integers, the legal choices, got {kind};"
+            " legal_index(mask, max_legal) makes one from a mask"
+        )
+    if not (type(n) is int and n >= 1):
+        check_count("n", n)
 
 
 def legal_index(mask: Tensor, max_legal: int) -> Tensor:

@@ -10,10 +10,15 @@ from torch import Tensor
 from torch.distributions import register_kl
 
 from tdheads.checks import check_finite, check_positive, eager
-from tdheads.distributions.bounded import BoundedDistribution, kl_within_bounds
+from tdheads.distributions.bounded import (
+    BoundedDistribution,
+    bounds_of,
+    kl_within_bounds,
+    positive_pair,
+)
 from tdheads.distributions.bounds import Bounds
 from tdheads.distributions.gaussian import Gaussian
-from tdheads.distributions.inputs import check_value_shape, upcast
+from tdheads.distributions.inputs import check_density_value, check_value_shape, upcast
 from tdheads.keys import Names
 
 # Weights of the convergence acceleration of an alternating series (Cohen, Rodriguez Villegas and
@@ -81,13 +86,13 @@ class TanhNormal(BoundedDistribution):
     ) -> None:
         self.validates = validate_args is not False and eager()
         self._names = names
-        scale = torch.as_tensor(scale, dtype=loc.dtype, device=loc.device)
+        loc, scale = positive_pair(loc, scale, ("loc", "scale"), names.params)
         if self.validates:
             check_finite(loc, names.params, "look at the network that wrote it")
             check_positive(scale, names.params, "map the network's output to a positive scale")
         loc, scale = torch.broadcast_tensors(upcast(loc), upcast(scale))
         self.base_dist: Any = Gaussian(loc, scale, validate_args=False)
-        self.bounds = Bounds(low, high).to(loc.device) if bounds is None else bounds
+        self.bounds = bounds_of(low, high, bounds, loc, names)
         super().__init__(loc.shape, validate_args=False)
 
     @property
@@ -120,6 +125,7 @@ class TanhNormal(BoundedDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of the written action ``value`` (``[*S, *B]``)."""
         check_value_shape(value, self.batch_shape, self._names)
+        check_density_value(value, self._names)
         if self.validates:
             self.bounds.check(value, self._names.value)
         y = self.bounds.unscale(value, self.loc.dtype)

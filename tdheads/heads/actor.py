@@ -28,7 +28,7 @@ def make_actor(
         gain: of the projection's orthogonal initialisation.
 
     Raises:
-        TypeError: for a backbone that is no ``TensorDictModule``.
+        TypeError: for a backbone that is no ``TensorDictModule``, and for no head.
         ValueError: for a backbone that does not write ``in_key``.
 
     Example:
@@ -41,11 +41,15 @@ def make_actor(
         >>> actor.in_keys
         ['observation', 'action_mask']
     """
-    in_key = as_key(in_key)
+    in_key = as_key(in_key, "in_key")
     if not isinstance(backbone, TensorDictModuleBase):
         raise TypeError(
             f"backbone: expected a TensorDictModule, got a {type(backbone).__name__}; wrap it:"
             f" TensorDictModule(net, in_keys=['observation'], out_keys=[{in_key!r}])"
+        )
+    if not isinstance(head, Head):
+        raise TypeError(
+            f"head: expected a head, got a {type(head).__name__}; build one, e.g. with make_head"
         )
     if in_key not in backbone.out_keys:
         raise ValueError(

@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
+from tdheads.checks import show
 from tdheads.heads.base import Head
 from tdheads.heads.dependence import parameter_module
 from tdheads.heads.leaf import LeafHead
@@ -35,6 +36,13 @@ def collect_leaves(
     written += sequences
     if len(set(written)) != len(written):
         raise ValueError(f"CompositeHead: two leaves write the same key, of {written}")
+    for leaf in leaves.values():
+        over = [key for key in leaf.in_keys if key in written]
+        if over:
+            raise ValueError(
+                f"{show(leaf.action_key)}: expected parameters and a mask that no leaf writes over,"
+                f" got {over}; rename one of the keys"
+            )
     return leaves, sequences
 
 

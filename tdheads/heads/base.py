@@ -18,12 +18,15 @@ from tensordict.nn.probabilistic import interaction_type
 from torch import Tensor
 from torch.distributions import Distribution
 
-from tdheads.checks import require
-from tdheads.heads.projection import make_projection, make_split
+from tdheads.arguments import check_class, check_flag, check_keywords
+from tdheads.checks import check_options, require
+from tdheads.heads.projection import check_features, make_projection, make_split
 from tdheads.heads.seeding import drawing_from
 from tdheads.keys import LOG_PROB, NestedKey, as_key, suffixed
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from tdheads.heads.leaf import LeafHead
 
 
@@ -42,6 +45,21 @@ class Head(ProbabilisticTensorDictModule):
     :mod:`tdheads.keys`) and do not depend on tensordict's ``set_composite_lp_aggregate``.
     """
 
+    #: what to do instead of a keyword that other modules take
+    keyword_hints = {
+        **dict.fromkeys(("in_keys", "out_keys"), "a head's keys follow from its action_key"),
+        **dict.fromkeys(
+            ("distribution_class", "distribution_kwargs", "spec"), "a head has its distribution"
+        ),
+    }
+    #: keywords of a base that a class sets itself
+    fixed_keywords: tuple[str, ...] = ("param_keys", "param_shapes")
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse unknown keywords before anything else."""
+        check_keywords(cls, kwargs, subclass_takes_more=True)
+        return super().__new__(cls)
+
     def __init__(
         self,
         in_keys: list[NestedKey],
@@ -50,7 +68,14 @@ class Head(ProbabilisticTensorDictModule):
         return_log_prob: bool = True,
         default_interaction_type: InteractionType = InteractionType.DETERMINISTIC,
         generator: torch.Generator | None = None,
+        **unknown: Any,
     ) -> None:
+        check_keywords(type(self), unknown)
+        check_flag("return_log_prob", return_log_prob)
+        check_class("generator", generator, torch.Generator, "a torch.Generator")
+        if not isinstance(default_interaction_type, InteractionType):
+            modes = [mode.value for mode in InteractionType]
+            check_options("default_interaction_type", default_interaction_type, modes)
         super().__init__(
             in_keys=in_keys,
             out_keys=action_keys,
@@ -109,14 +134,15 @@ class Head(ProbabilisticTensorDictModule):
             >>> layer(TensorDict({"hidden": torch.randn(4, 8)}, [4]))["action_logits"].shape
             torch.Size([4, 3])
         """
-        return make_projection(self.projected, num_features, as_key(in_key), gain)
+        check_features(num_features, gain)
+        return make_projection(self.projected, num_features, as_key(in_key, "in_key"), gain)
 
     def split_params(self, in_key: NestedKey = "params") -> TensorDictModule:
         """Return a module that splits one raw tensor ``[*B, num_params]`` into the parameter keys.
 
         For networks that write that tensor themselves, such as TorchRL's ``MultiAgentMLP``.
         """
-        return make_split(self.projected, as_key(in_key))
+        return make_split(self.projected, as_key(in_key, "in_key"))
 
     @abc.abstractmethod
     def get_dist(self, tensordict: TensorDictBase) -> Distribution:

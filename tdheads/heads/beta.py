@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from tdheads.arguments import as_shape
 from tdheads.checks import eager
 from tdheads.distributions import IndependentLeaf, ScaledBeta
 from tdheads.distributions.bounds import Bounds
 from tdheads.distributions.inputs import upcast
 from tdheads.heads.leaf import LeafHead
+from tdheads.heads.parents import check_floating
 from tdheads.keys import NestedKey
 
 
@@ -65,7 +67,7 @@ class BetaHead(LeafHead):
         beta: NestedKey | None = None,
         **leaf: Any,
     ) -> None:
-        shape = torch.Size(shape)
+        shape = as_shape(action_key, shape)
         super().__init__(
             action_key,
             {"alpha": shape, "beta": shape},
@@ -73,6 +75,7 @@ class BetaHead(LeafHead):
             **leaf,
         )
         self.shape = shape
+        check_floating(action_key, self.dtype)
         self.bounds = Bounds(low, high, shape, action_key)
 
     def write(self, action: Tensor) -> Tensor:

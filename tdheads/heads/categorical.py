@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from tdheads.distributions import MaskedCategorical
-from tdheads.heads.choice import ChoiceHead, check_count
+from tdheads.heads.choice import ChoiceHead, check_count, check_holds
 from tdheads.heads.embedding import ChoiceEmbedding
 from tdheads.keys import NestedKey
 
@@ -52,6 +52,8 @@ class CategoricalHead(ChoiceHead):
         count = check_count(action_key, n, "choices")
         super().__init__(action_key, count, **choice)
         self.n = count
+        self._check_allowed()
+        check_holds(self.action_key, self.dtype, self._last(count))
 
     @property
     def num_choices(self) -> int | None:

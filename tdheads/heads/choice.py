@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from tdheads.arguments import as_count, check_class
 from tdheads.checks import check_options, shape_error, show
 from tdheads.constants import Constants
 from tdheads.distributions.shifted import ShiftedLeaf
@@ -58,13 +59,30 @@ class ChoiceHead(LeafHead):
             **leaf,
         )
         self.on_empty = on_empty
-        first = torch.as_tensor(start, device="cpu")
+        first = _as_start(self.action_key, start)
         if not self.takes_start and (first.any() or allowed is not None):
             raise ValueError(
                 f"{show(self.action_key)}: a {type(self).__name__} takes no start and no allowed"
             )
+        check_class("allowed", allowed, Tensor, "a bool tensor")
         self.start = Constants(first=first) if first.any() else None
         self.allowed = None if allowed is None else Constants(choices=allowed)
+
+    def _last(self, n: int) -> int:
+        """Return the largest number that ``n`` choices reach, at most."""
+        # agents that start elsewhere need not have all of them: what their spec holds is right
+        return n - 1 if self.start is None else 0
+
+    def _check_allowed(self) -> None:
+        """Refuse choices that are no mask; the shape of one is known when a head is complete."""
+        if self.allowed is None:
+            return
+        given, shape = self.allowed.choices, self.mask_shapes[0]
+        if given.dtype is not torch.bool or given.shape[given.ndim - len(shape) :] != shape:
+            raise ValueError(
+                f"allowed: expected a bool tensor [*agents, {str(list(shape))[1:-1]}], got"
+                f" {given.dtype} of shape {list(given.shape)}; True where a choice exists"
+            )
 
     def _from_start(self, dist: Distribution) -> Distribution:
         """Shift the choices to where they start."""
@@ -124,16 +142,30 @@ class ChoiceHead(LeafHead):
         }
 
 
-def check_count(action_key: NestedKey, n: int | None, what: str) -> int:
+def _as_start(key: NestedKey, start: Any) -> Tensor:
+    listed = start.tolist() if hasattr(start, "tolist") else start
+    first = None
+    if not isinstance(listed, str) and listed is not None:
+        first = torch.as_tensor(start, device="cpu")
+    if first is None or first.is_floating_point() or first.is_complex():
+        raise TypeError(f"{show(key)}: expected integers to start from, got start={listed!r}")
+    return first
+
+
+def check_count(action_key: NestedKey, n: Any, what: str, name: str = "n") -> int:
     """Return ``n`` if it is a count of at least 1.
 
     Example:
         >>> check_count("action", 3, "choices")
         3
     """
-    if n is None or n < 1:
-        raise ValueError(f"{show(action_key)}: expected the number of {what} n >= 1, got n={n}")
-    return int(n)
+    count = as_count(n)
+    if count is None:
+        raise ValueError(
+            f"{show(action_key)}: expected the number of {what} {name} >= 1, got {name}={n!r}; give"
+            " an integer"
+        )
+    return count
 
 
 def existing_choices(nvec: Tensor, most: Tensor, joint: bool = False) -> Tensor:
@@ -158,3 +190,22 @@ def existing_choices(nvec: Tensor, most: Tensor, joint: bool = False) -> Tensor:
             *dims[0].shape, *[1] * (table.ndim - dims[0].ndim), -1
         )
     return table
+
+
+def check_holds(key: NestedKey, dtype: torch.dtype | None, most: int) -> None:
+    """Refuse a dtype that cannot hold the largest choice, which would be another one.
+
+    Example:
+        >>> check_holds("action", torch.int8, 127)
+    """
+    if dtype is None:
+        return
+    if dtype.is_floating_point:
+        largest = 2 / torch.finfo(dtype).eps
+    else:
+        largest = 1 if dtype is torch.bool else torch.iinfo(dtype).max
+    if most > largest:
+        raise ValueError(
+            f"{show(key)}: expected a dtype that holds the choices up to {most}, got dtype={dtype};"
+            " give a wider one"
+        )

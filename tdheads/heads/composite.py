@@ -34,7 +34,7 @@ from tdheads.heads.leaf_checks import (
     check_stop,
     check_stored,
 )
-from tdheads.heads.projection import make_projection
+from tdheads.heads.projection import check_features, make_projection
 from tdheads.keys import NestedKey, as_key
 
 
@@ -99,12 +99,16 @@ class CompositeHead(Head):
     ) -> None:
         for part in heads:
             if not isinstance(part, Head):
-                raise TypeError(f"CompositeHead: expected heads, got a {type(part).__name__}")
+                raise TypeError(
+                    f"CompositeHead: expected heads, got a {type(part).__name__}; give them one by"
+                    " one, CompositeHead(head, head)"
+                )
         leaves, sequences = collect_leaves(heads)
         for leaf in leaves.values():
             check_parents(leaf, leaves)
             check_modes(leaf)
-        in_key = as_key(in_key)
+        in_key = as_key(in_key, "in_key")
+        check_features(num_features)
         modules = parameter_modules(heads, leaves, in_key, num_features)
         for key, module in modules.items():
             check_reads(leaves[key], module, leaves)
@@ -155,9 +159,11 @@ class CompositeHead(Head):
         self, num_features: int, in_key: NestedKey = "hidden", gain: float = 0.01
     ) -> TensorDictModule:
         """Return one linear layer that writes the parameters of all but the ``after`` leaves."""
+        check_features(num_features, gain)
+        in_key = as_key(in_key, "in_key")
         default = [leaf for leaf in self.leaves if leaf.dependence.after]
         default = [leaf for leaf in default if leaf.parameters_module is None]
-        if default and (as_key(in_key), num_features) != self._features:
+        if default and (in_key, num_features) != self._features:
             key, width = self._features
             raise ValueError(
                 f"{show(default[0].action_key)}: its parameter module reads {width} features at"
@@ -168,7 +174,7 @@ class CompositeHead(Head):
         rest = [leaf for leaf in self.projected if leaf not in own]
         layers = [leaf.projection(num_features, in_key, gain) for leaf in own]
         if rest:
-            layers.insert(0, make_projection(rest, num_features, as_key(in_key), gain))
+            layers.insert(0, make_projection(rest, num_features, in_key, gain))
         return layers[0] if len(layers) == 1 else TensorDictSequential(*layers)
 
     def get_dist(self, tensordict: TensorDictBase) -> ActionDistribution:

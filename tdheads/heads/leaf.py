@@ -12,11 +12,12 @@ from tensordict.nn import InteractionType, TensorDictModuleBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from tdheads.checks import require, shape_error, show
+from tdheads.arguments import check_class, check_flag
+from tdheads.checks import require, require_tensor, shape_error, show
 from tdheads.distributions.draw import draw
 from tdheads.heads.base import Acted, Head
 from tdheads.heads.embedding import FlatLinear
-from tdheads.heads.parents import Dependence
+from tdheads.heads.parents import Dependence, check_distinct, check_parameters
 from tdheads.keys import MASK, Names, NestedKey, as_key, suffixed
 
 
@@ -58,26 +59,30 @@ class LeafHead(Head):
         parameters: TensorDictModuleBase | None = None,
         **head: Any,
     ) -> None:
-        action_key = as_key(action_key)
-        if mask not in (None, False) and not self.takes_mask:
+        action_key = as_key(action_key, "action_key")
+        check_flag("validate", validate)
+        check_class("dtype", dtype, torch.dtype, "a torch.dtype")
+        if not (mask is None or mask is False or self.takes_mask):
             raise ValueError(
                 f"{show(action_key)}: a {type(self).__name__} takes no mask, got {mask!r}"
             )
         given = {name: key for name, key in (param_keys or {}).items() if key is not None}
-        keys = {name: given.get(name, suffixed(action_key, "_" + name)) for name in param_shapes}
+        keys = {
+            name: as_key(given.get(name, suffixed(action_key, "_" + name)), name)
+            for name in param_shapes
+        }
         mask_key = _mask_key(mask, action_key)
-        super().__init__(
-            [as_key(key) for key in keys.values()] + ([] if mask_key is None else [mask_key]),
-            [action_key],
-            **head,
-        )
+        in_keys = [*keys.values(), *([] if mask_key is None else [mask_key])]
+        check_distinct(action_key, in_keys)
+        super().__init__(in_keys, [action_key], **head)
         self.action_key = action_key
         self.mask_key = mask_key
         self.param_shapes = {name: torch.Size(shape) for name, shape in param_shapes.items()}
-        self.param_keys = {name: as_key(key) for name, key in keys.items()}
+        self.param_keys = keys
         self.dtype = dtype
         self.validate = validate
         self.dependence = Dependence.of(action_key, when, mask_given, after, enumerate_parents)
+        check_parameters(parameters, self.dependence.after, self.param_keys)
         # the composite registers it, once
         self.__dict__["parameters_module"] = parameters
         first = next(iter(self.param_keys.values()), suffixed(action_key, ""))
@@ -117,12 +122,13 @@ class LeafHead(Head):
         """Read the mask; a missing one is an error."""
         assert self.mask_key is not None
         todo = "the head was built with a mask and never falls back to none: provide it"
-        return require(td, self.mask_key, todo)
+        return require_tensor(td, self.mask_key, todo)
 
     def read_param(self, td: TensorDictBase, name: str) -> Tensor:
         """Read a parameter and check its shape."""
         key, shape = self.param_keys[name], self.param_shapes[name]
-        value = require(td, key, "append head.projection(...) to the network, or name the key")
+        todo = "append head.projection(...) to the network, or name the key"
+        value = require_tensor(td, key, todo)
         if value.shape[value.ndim - len(shape) :] != shape:
             todo = f"the network has to write the {name} of {self.action_key!r}"
             raise shape_error(key, f"[..., {str(list(shape))[1:-1]}]", value, todo)
@@ -207,4 +213,4 @@ class LeafHead(Head):
 def _mask_key(mask: NestedKey | bool | None, action_key: NestedKey) -> NestedKey | None:
     if mask is None or mask is False:
         return None
-    return suffixed(action_key, MASK) if mask is True else as_key(mask)
+    return suffixed(action_key, MASK) if mask is True else as_key(mask, "mask")

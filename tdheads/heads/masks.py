@@ -35,7 +35,9 @@ def given_masks(mask: Any, leaves: list[NestedKey]) -> dict[NestedKey, NestedKey
     if mask is None:
         return {}
     if isinstance(mask, Mapping):
-        return {as_key(leaf): key for leaf, key in mask.items() if key is not None}
+        named = {as_key(leaf, "mask"): key for leaf, key in mask.items() if key is not None}
+        return {k: m if isinstance(m, bool) else as_key(m, "mask") for k, m in named.items()}
+    mask = mask if isinstance(mask, bool) else as_key(mask, "mask")
     if not isinstance(mask, bool) and len(leaves) > 1:
         raise ValueError(f"mask={mask!r}: say which of the leaves {leaves} it belongs to")
     return dict.fromkeys(leaves, mask)

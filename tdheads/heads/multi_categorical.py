@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from tdheads.arguments import check_flag
 from tdheads.distributions import MaskedJointCategorical, MaskedMultiCategorical
 from tdheads.distributions.layout import Layout
-from tdheads.heads.choice import ChoiceHead
+from tdheads.heads.choice import ChoiceHead, check_holds
 from tdheads.heads.embedding import PackedEmbedding
 from tdheads.keys import NestedKey
 
@@ -54,11 +55,14 @@ class MultiCategoricalHead(ChoiceHead):
         joint: bool = False,
         **choice: Any,
     ) -> None:
+        check_flag("joint", joint)
         layout = Layout.named(action_key, nvec)
         super().__init__(action_key, math.prod(layout.nvec) if joint else layout.size, **choice)
         self.nvec = layout.nvec
         self.joint = joint
         self.layout = layout
+        self._check_allowed()
+        check_holds(self.action_key, self.dtype, self._last(max(layout.nvec)))
 
     @property
     def mask_shapes(self) -> tuple[torch.Size, ...]:

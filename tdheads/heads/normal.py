@@ -10,6 +10,7 @@ from tensordict.nn import mappings
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from tdheads.arguments import as_shape, check_flag, check_number
 from tdheads.checks import check_finite, eager
 from tdheads.distributions import IndependentLeaf, TanhNormal
 from tdheads.distributions.bounds import Bounds
@@ -17,7 +18,19 @@ from tdheads.distributions.box_normal import BoxNormal, Sides
 from tdheads.distributions.gaussian import Gaussian
 from tdheads.distributions.inputs import upcast
 from tdheads.heads.leaf import LeafHead
+from tdheads.heads.parents import check_floating
 from tdheads.keys import SCALE, NestedKey, suffixed
+
+
+def _mapping(name: str) -> Callable[[Tensor], Tensor]:
+    todo = "see tensordict.nn.mappings"
+    if not isinstance(name, str):
+        raise TypeError(f"scale_mapping: expected the name of a mapping, got {name!r}; {todo}")
+    try:
+        with torch.device("cpu"):  # it computes a number, whatever the default device is
+            return mappings(name)
+    except (NotImplementedError, ValueError) as error:
+        raise ValueError(f"scale_mapping: no mapping {name!r}; {todo}") from error
 
 
 class LocScaleHead(LeafHead):
@@ -52,7 +65,9 @@ class LocScaleHead(LeafHead):
         free_scale: bool = False,
         **leaf: Any,
     ) -> None:
-        shape = torch.Size(shape)
+        shape = as_shape(action_key, shape)
+        check_flag("free_scale", free_scale)
+        check_number("scale_lb", scale_lb, lambda x: x >= 0, ">= 0")
         if free_scale and scale is not None:
             raise ValueError(f"{action_key!r}: free_scale=True reads no scale, got scale={scale!r}")
         names = ["loc"] if free_scale else ["loc", "scale"]
@@ -62,10 +77,10 @@ class LocScaleHead(LeafHead):
             param_keys={"loc": loc, "scale": scale},
             **leaf,
         )
+        check_floating(self.action_key, self.dtype)
         self.shape = shape
         self.scale_lb = scale_lb
-        with torch.device("cpu"):  # it computes a number, whatever the default device is
-            self.scale_mapping: Callable[[Tensor], Tensor] = mappings(scale_mapping)
+        self.scale_mapping = _mapping(scale_mapping)
         self.raw_scale = nn.Parameter(torch.zeros(shape)) if free_scale else None
 
     @property
@@ -202,7 +217,7 @@ class BoxNormalHead(LocScaleHead):
     boxes that are only partly finite.
 
     Args:
-        low, high: tensors of the action's shape, with infinities where there is no bound.
+        low, high: numbers or tensors that broadcast to ``shape``, infinite where there is no bound.
         options: see :class:`LocScaleHead`.
 
     Raises:
@@ -222,15 +237,13 @@ class BoxNormalHead(LocScaleHead):
     def __init__(
         self,
         action_key: NestedKey,
-        low: Tensor,
-        high: Tensor,
+        low: float | Tensor,
+        high: float | Tensor,
         shape: Sequence[int] = (1,),
         **options: Any,
     ) -> None:
         super().__init__(action_key, shape, **options)
-        low, high = torch.broadcast_tensors(low, high)
-        shape = torch.broadcast_shapes(low.shape, self.shape)
-        self.sides = Sides(low.expand(shape), high.expand(shape))
+        self.sides = Sides(low, high, self.shape, action_key)
 
     def write(self, action: Tensor) -> Tensor:
         """Return the action in the dtype in which it is written: finite, and inside the bounds."""

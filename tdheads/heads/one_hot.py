@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdheads.checks import check_options
 from tdheads.distributions import MaskedMultiOneHot, MaskedOneHotCategorical
 from tdheads.distributions.layout import Layout
-from tdheads.distributions.masked_one_hot import GRAD_METHODS
+from tdheads.distributions.masked_one_hot import check_gradient
 from tdheads.heads.choice import ChoiceHead, check_count
 from tdheads.keys import NestedKey
 
@@ -63,7 +62,7 @@ class OneHotCategoricalHead(ChoiceHead):
         dtype: torch.dtype = torch.float32,
         **choice: Any,
     ) -> None:
-        check_options("grad_method", grad_method, GRAD_METHODS)
+        check_gradient(grad_method, temperature)
         count = check_count(action_key, n, "choices")
         super().__init__(action_key, count, dtype=dtype, **choice)
         self.n = count
@@ -136,7 +135,7 @@ class MultiOneHotHead(ChoiceHead):
         dtype: torch.dtype = torch.float32,
         **choice: Any,
     ) -> None:
-        check_options("grad_method", grad_method, GRAD_METHODS)
+        check_gradient(grad_method, temperature)
         layout = Layout.named(action_key, nvec)
         super().__init__(action_key, layout.size, dtype=dtype, **choice)
         self.layout = layout

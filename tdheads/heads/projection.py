@@ -9,6 +9,7 @@ import torch
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
+from tdheads.arguments import check_count, check_number
 from tdheads.checks import shape_error
 from tdheads.keys import NestedKey
 
@@ -39,7 +40,7 @@ class SplitParams(nn.Module):
 
     def forward(self, raw: Tensor) -> tuple[Tensor, ...]:
         """Split the last dim."""
-        if raw.shape[-1] != sum(self.sizes):
+        if raw.ndim == 0 or raw.shape[-1] != sum(self.sizes):
             todo = "the last dim of the network's output is head.num_params"
             raise shape_error(self.in_key, f"[..., {sum(self.sizes)}]", raw, todo)
         parts = raw.split(self.sizes, -1)
@@ -47,6 +48,16 @@ class SplitParams(nn.Module):
             part if len(shape) == 1 else part.unflatten(-1, shape) if shape else part.squeeze(-1)
             for part, shape in zip(parts, self.shapes, strict=True)
         )
+
+
+def check_features(num_features: int, gain: float = 1.0) -> None:
+    """Refuse a width or a gain that no layer has.
+
+    Example:
+        >>> check_features(64, 0.01)
+    """
+    check_count("num_features", num_features)
+    check_number("gain", gain, lambda x: x >= 0, ">= 0")
 
 
 def make_split(leaves: Sequence[HasParams], in_key: NestedKey) -> TensorDictModule:

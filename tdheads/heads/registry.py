@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torchrl.data import TensorSpec
 
@@ -24,6 +24,9 @@ def register_head(spec_class: type[TensorSpec]) -> Callable[[F], F]:
     ``validate``, ...), and what ``leaf_options`` gives for the leaf; take what the head needs. A
     later registration replaces an earlier one; a spec takes the entry of its closest base class.
 
+    Raises:
+        TypeError: for what is no class of specs, and for a factory that cannot be called.
+
     Example:
         >>> from torchrl.data import NonTensor
         >>> from tdheads import CategoricalHead, make_head
@@ -34,8 +37,19 @@ def register_head(spec_class: type[TensorSpec]) -> Callable[[F], F]:
         10
         >>> del FACTORIES[NonTensor]
     """
+    given: Any = spec_class
+    if not (isinstance(given, type) and issubclass(given, TensorSpec)):
+        raise TypeError(
+            f"register_head: expected a class of TorchRL's specs, got {spec_class!r}; write"
+            " @register_head(Bounded) above the factory"
+        )
 
     def register(factory: F) -> F:
+        if not callable(factory):
+            raise TypeError(
+                f"register_head({spec_class.__name__}): expected a function (action_key, spec, *,"
+                f" mask, **options) -> head, got {factory!r}"
+            )
         FACTORIES[spec_class] = factory
         return factory
 
@@ -52,3 +66,25 @@ def find_factory(key: NestedKey, spec: TensorSpec) -> Factory:
         f"{show(key)}: no head for a {type(spec).__name__} of shape {list(spec.shape)}; there is"
         f" one for {known}; add yours with register_head({type(spec).__name__})"
     )
+
+
+def check_built(head: Any, key: NestedKey, spec: TensorSpec) -> LeafHead:
+    """Return what a factory built, if it is the head of the leaf ``key``.
+
+    Example:
+        >>> from torchrl.data import Categorical
+        >>> from tdheads import CategoricalHead
+        >>> check_built(CategoricalHead("kind", 3), "kind", Categorical(3)).n
+        3
+    """
+    kind = type(spec).__name__
+    if not isinstance(head, LeafHead):
+        raise TypeError(
+            f"{show(key)}: expected a LeafHead from the factory registered for {kind}, got {head!r}"
+        )
+    if head.action_key != key:
+        raise ValueError(
+            f"{show(key)}: expected the factory registered for {kind} to build the head of this"
+            f" key, got that of {show(head.action_key)}; pass it the action_key it is given"
+        )
+    return head

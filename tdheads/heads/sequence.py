@@ -8,11 +8,13 @@ import torch
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
+from tdheads.arguments import check_flag
 from tdheads.heads.categorical import CategoricalHead
 from tdheads.heads.choice import check_count
 from tdheads.heads.composite import CompositeHead
 from tdheads.heads.dependence import EMBEDDING_WIDTH
 from tdheads.heads.leaf_checks import STOP
+from tdheads.heads.projection import check_features
 from tdheads.keys import MASK, NestedKey, as_key, suffixed
 
 
@@ -67,8 +69,12 @@ class SequenceHead(CompositeHead):
         validate: bool = True,
         **head: Any,
     ) -> None:
+        action_key = as_key(action_key, "action_key")
+        check_flag("repeat", repeat)
+        check_features(num_features)
+        in_key = as_key(in_key, "in_key")
         items = check_count(action_key, n, "items")
-        steps = check_count(action_key, length, "steps (length)")
+        steps = check_count(action_key, length, "steps", "length")
         mask = suffixed(action_key, MASK) if mask is True else mask
         names = [suffixed(action_key, f"_{step}") for step in range(steps)]
         core = NextItem(items, num_features, repeat)
@@ -76,7 +82,7 @@ class SequenceHead(CompositeHead):
         for step in range(1, steps):
             before = names[:step]
             module = TensorDictModule(
-                Step(core), [as_key(in_key), *before], [suffixed(names[step], "_logits")]
+                Step(core), [in_key, *before], [suffixed(names[step], "_logits")]
             )
             leaf = CategoricalHead(
                 names[step],
@@ -90,7 +96,7 @@ class SequenceHead(CompositeHead):
             )
             leaves.append(leaf)
         super().__init__(*leaves, in_key=in_key, num_features=num_features, **head)
-        self.sequences = {as_key(action_key): names}
+        self.sequences = {action_key: names}
 
 
 class NextItem(nn.Module):

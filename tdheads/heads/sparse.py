@@ -9,8 +9,9 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
 from tdheads.distributions import SparseCategorical
-from tdheads.heads.choice import ChoiceHead, check_count
+from tdheads.heads.choice import ChoiceHead, check_count, check_holds
 from tdheads.heads.embedding import ChoiceEmbedding
+from tdheads.heads.projection import check_features
 from tdheads.keys import NestedKey, as_key, suffixed
 
 LEGAL = "_legal"
@@ -53,6 +54,8 @@ class SparseCategoricalHead(ChoiceHead):
 
     takes_mask_given = False
     takes_start = False
+    fixed_keywords = ("param_keys", "param_shapes", "mask")
+    keyword_hints = {**ChoiceHead.keyword_hints, "mask": "its legal choices are listed: legal=key"}
 
     def __init__(
         self,
@@ -63,10 +66,12 @@ class SparseCategoricalHead(ChoiceHead):
         legal: NestedKey | None = None,
         **choice: Any,
     ) -> None:
+        action_key = as_key(action_key, "action_key")
         count = check_count(action_key, n, "choices")
-        width = check_count(action_key, max_legal, "listed choices")
-        legal = suffixed(action_key, LEGAL) if legal is None else as_key(legal)
+        width = check_count(action_key, max_legal, "listed choices", "max_legal")
+        legal = suffixed(action_key, LEGAL) if legal is None else as_key(legal, "legal")
         super().__init__(action_key, width, mask=legal, **choice)
+        check_holds(self.action_key, self.dtype, count - 1)
         self.n, self.max_legal = count, width
 
     @property
@@ -96,9 +101,10 @@ class SparseCategoricalHead(ChoiceHead):
         self, num_features: int, in_key: NestedKey = "hidden", gain: float = 0.01
     ) -> TensorDictModule:
         """Return the layer that computes the logits of the listed choices only."""
+        check_features(num_features, gain)
         layer = GatheredLinear(num_features, self.n, gain)
         assert self.mask_key is not None
-        in_keys = [as_key(in_key), self.mask_key]
+        in_keys = [as_key(in_key, "in_key"), self.mask_key]
         return TensorDictModule(layer, in_keys=in_keys, out_keys=[self.param_keys["logits"]])
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torchrl.data import Composite, StackedComposite, TensorSpec
 
+from tdheads.arguments import check_flag
 from tdheads.checks import show
 from tdheads.heads import factories as factories  # registers the heads of TorchRL's specs
 from tdheads.heads.base import Head
@@ -17,7 +18,7 @@ from tdheads.heads.composite import CompositeHead
 from tdheads.heads.leaf import LeafHead
 from tdheads.heads.leaf_spec import LeafSpec
 from tdheads.heads.masks import check_guess, check_spec_mask, find_mask, given_masks, with_mask
-from tdheads.heads.registry import find_factory
+from tdheads.heads.registry import check_built, find_factory
 from tdheads.heads.stacked import event_spec
 from tdheads.keys import NestedKey, as_key, as_path
 
@@ -66,6 +67,8 @@ def make_head(
         >>> head.in_keys
         ['action_logits', 'action_mask']
     """
+    for name, flag in {"joint": joint, "validate": validate, "free_scale": free_scale}.items():
+        check_flag(name, flag)
     options = {
         "joint": joint,
         "on_empty": on_empty,
@@ -81,7 +84,7 @@ def make_head(
     leaves = dict(_action_leaves(action_spec, observation_spec))
     if not leaves:
         raise ValueError(f"action_spec: expected an action, got none in {action_spec}")
-    own = {as_key(key): dict(value) for key, value in (leaf_options or {}).items()}
+    own = _own_options(leaf_options)
     masks = given_masks(mask, list(leaves))
     unknown = [key for key in (*own, *masks) if key not in leaves]
     if unknown:
@@ -100,11 +103,25 @@ def make_head(
     return heads[0] if len(heads) == 1 else CompositeHead(*heads)
 
 
+def _own_options(given: Any) -> dict[NestedKey, dict[str, Any]]:
+    """Return leaf -> its own options."""
+    options = {} if given is None else given
+    if not isinstance(options, Mapping) or not all(
+        isinstance(own, Mapping) for own in options.values()
+    ):
+        raise TypeError(
+            "leaf_options: expected a mapping leaf -> options, e.g. {'kind': {'on_empty':"
+            f" 'neutral'}}}}, got {given!r}"
+        )
+    return {as_key(key, "leaf_options"): dict(own) for key, own in options.items()}
+
+
 def _build(
     key: NestedKey, leaf: LeafSpec, mask: NestedKey | bool, options: dict[str, Any]
 ) -> LeafHead:
     factory = find_factory(key, leaf.spec)
-    return factory(key, leaf.spec, mask=mask, **{**leaf.differing, **options})
+    head = factory(key, leaf.spec, mask=mask, **{**leaf.differing, **options})
+    return check_built(head, key, leaf.spec)
 
 
 def _action_leaves(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from torchrl.objectives import LossModule
 
+from tdheads.arguments import unknown_name
 from tdheads.keys import NestedKey, as_key
 
 ONE_KEY = ("advantage", "value_target", "value", "reward", "done", "terminated")
@@ -30,6 +31,11 @@ class KeyedLossModule(LossModule):
 
     default_keys = _AcceptedKeys
 
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return the names that ``set_keys`` takes."""
+        return [field.name for field in fields(cls._AcceptedKeys)]
+
     @property
     def action_keys(self) -> list[NestedKey]:
         """The leaves of the action."""
@@ -47,10 +53,18 @@ class KeyedLossModule(LossModule):
             ValueError: for an unknown name, or a list where a loss has one key.
         """
         for name, key in kwargs.items():
+            if name not in self.names():
+                raise ValueError(unknown_name("set_keys: unknown name", name, self.names()))
             if name in ONE_KEY and isinstance(key, list):
                 raise ValueError(
                     f"{name}: expected one key, got {key}; a loss has one reward and one done. Use"
                     " one loss per agent group"
+                )
+            keys = [] if key is None else as_list(key, name)
+            if key == [] or len(set(keys)) != len(keys):
+                raise ValueError(
+                    f"{name}: expected at least one key, each once, got {key}; name the leaves of"
+                    " the actor"
                 )
         super().set_keys(**kwargs)
 
@@ -62,11 +76,12 @@ class KeyedLossModule(LossModule):
         return {name: getattr(self.tensor_keys, name) for name in (*ONE_KEY, "sample_log_prob")}
 
 
-def as_list(keys: NestedKey | list[NestedKey]) -> list[NestedKey]:
+def as_list(keys: NestedKey | list[NestedKey], name: str = "key") -> list[NestedKey]:
     """Return one key or several as a list of keys.
 
     Example:
         >>> as_list("action")
         ['action']
     """
-    return [as_key(key) for key in keys] if isinstance(keys, list) else [as_key(keys)]
+    listed = keys if isinstance(keys, list) else [keys]
+    return [as_key(key, name) for key in listed]

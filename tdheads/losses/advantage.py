@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdheads.checks import require, shape_error, show
+from tdheads.checks import require, require_float, require_tensor, shape_error, show
 from tdheads.keys import NestedKey, as_key, as_path
 from tdheads.losses import functional as F
 
@@ -47,7 +47,7 @@ def scaled_advantages(
 ) -> list[Tensor]:
     """Return the advantages as the surrogate uses them, ``[*B]``: one, or one per leaf."""
     return [
-        _scaled(loss, key, require(td, key, _EACH), td, shape, valid)
+        _scaled(loss, key, require_float(td, key, _EACH), td, shape, valid)
         for key in advantage_keys(loss, td)
     ]
 
@@ -69,10 +69,20 @@ def _scaled(
         rows = rows / loss.advantage_norm.scale()
     elif loss.normalize_advantage:  # a team's once, before it is given to each agent
         counts = valid.any(-1) if team and valid is not None else valid
-        # dims are given for the entry as it is stored, which has a trailing dim
-        exclude = [dim % advantage.ndim for dim in loss.normalize_advantage_exclude_dims]
-        rows = F.standardize(rows, counts, [dim for dim in exclude if dim < rows.ndim])
+        rows = F.standardize(rows, counts, _excluded(loss, advantage.ndim))
     return rows.unsqueeze(-1).expand(shape) if team else rows
+
+
+def _excluded(loss: PolicyLossModule, ndim: int) -> list[int]:
+    """Return the dims that are kept apart, given for an entry of ``ndim`` dims, the last is 1."""
+    for dim in loss.normalize_advantage_exclude_dims:
+        if not -ndim <= dim < ndim:
+            raise ValueError(
+                f"normalize_advantage_exclude_dims: expected dims of the advantage, {-ndim} to"
+                f" {ndim - 1}, got {dim}"
+            )
+    dims = [dim % ndim for dim in loss.normalize_advantage_exclude_dims]
+    return [dim for dim in dims if dim < ndim - 1]
 
 
 def advantage_keys(loss: PolicyLossModule, td: TensorDictBase) -> list[NestedKey]:
@@ -91,7 +101,7 @@ def advantage_keys(loss: PolicyLossModule, td: TensorDictBase) -> list[NestedKey
 def row_shape(loss: PolicyLossModule, td: TensorDictBase) -> torch.Size:
     """Return the batch dims of the action: those of its group, or of the advantage."""
     key = advantage_keys(loss, td)[0]
-    advantage = require(td, key, _EACH)
+    advantage = require_tensor(td, key, _EACH)
     if advantage.ndim <= td.batch_dims:
         raise _error(key, td.batch_size, advantage)
     rows = advantage.shape[:-1]

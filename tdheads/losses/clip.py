@@ -8,11 +8,17 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdheads.arguments import check_number
 from tdheads.keys import NestedKey
 from tdheads.losses import functional as F
 from tdheads.losses.base import PolicyLoss
 from tdheads.losses.policy import PolicyRows, Terms
+from tdheads.losses.settings import number
 from tdheads.reduce import add, masked_mean
+
+
+def _below_one(epsilon: float) -> bool:
+    return 0 <= epsilon < 1
 
 
 class ClipPPOLoss(PolicyLoss):
@@ -63,6 +69,13 @@ class ClipPPOLoss(PolicyLoss):
         tensor(1.)
     """
 
+    settings = {
+        **PolicyLoss.settings,
+        **dict.fromkeys(
+            ("clip_epsilon", "clip_epsilon_low"), number("from 0 to below 1", _below_one)
+        ),
+        "clip_epsilon_high": number(">= 0", lambda x: x >= 0),
+    }
     _schedulable_buffers = frozenset({"clip_epsilon", "clip_epsilon_low", "clip_epsilon_high"})
 
     def __init__(
@@ -79,6 +92,8 @@ class ClipPPOLoss(PolicyLoss):
         if len(bounds) != 2:
             raise ValueError(f"clip_epsilon: expected a number or length 2, got {clip_epsilon}")
         low, high = bounds
+        for epsilon in bounds:
+            check_number("clip_epsilon", epsilon)
         if not (0 <= low < 1 and high >= 0):
             raise ValueError(
                 "clip_epsilon: expected non-negative numbers, and the low one must be < 1, got"

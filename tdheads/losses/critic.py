@@ -9,7 +9,8 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.objectives.utils import distance_loss
 
-from tdheads.checks import missing, require, shape_error, show
+from tdheads.checks import check_float, eager, missing, require, shape_error, show
+from tdheads.keys import as_path
 from tdheads.losses import functional as F
 from tdheads.losses.module import PolicyLossModule
 from tdheads.losses.rows import Valid
@@ -85,19 +86,35 @@ class CriticLossModule(PolicyLossModule):
             if isinstance(old, TensorDictBase):
                 old = old.copy()  # the critic writes into the one in td
         with self.using("critic_network") as critic:
+            if eager():
+                self._check_critic(critic)
             value = require(
                 critic(td), keys.value, "name the critic's output with set_keys(value=)"
             )
         return value, target, old
 
+    def _check_critic(self, critic: Any) -> None:
+        """Refuse a critic whose output is elsewhere: the stored value would stand in for it."""
+        path = as_path(self.tensor_keys.value)
+        written = [as_path(key) for key in critic.out_keys]
+        if not any(key[: len(path)] == path for key in written):
+            raise ValueError(
+                f"{show(self.tensor_keys.value)}: expected the critic to write it, got out_keys="
+                f"{list(critic.out_keys)}; name the critic's output with set_keys(value=...)"
+            )
+
     def _critic_terms(
         self, value: Tensor, target: Tensor, old: Tensor | None, valid: Valid | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        check_float(self.tensor_keys.value_target, target)
         if value.shape != target.shape:
             keys = self.tensor_keys
             todo = f"it has to have the shape of the critic's output, {show(keys.value)}"
             raise shape_error(keys.value_target, value.shape, target, todo)
         rows = None if valid is None else valid.for_values(value.shape[:-1])
+        if old is not None and old.shape != value.shape:
+            todo = "it has to be the critic's output at collection"
+            raise shape_error(self.tensor_keys.value, value.shape, old, todo)
         if self.value_norm is not None:
             value, target, old = self._normalized(value, target, old, rows)
         loss = distance_loss(value, target, self.loss_critic_type)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from tdheads.arguments import check_number
 from tdheads.keys import ENTROPY, LOG_PROB, NestedKey, as_key, suffixed
 
 
@@ -30,6 +31,7 @@ def entropy_coefficients(
         one = isinstance(coeff, Tensor) and coeff.numel() == 1
         if not one and (isinstance(coeff, bool) or not isinstance(coeff, (int, float))):
             raise TypeError(f"entropy_coeff: expected a number or a mapping, got {coeff!r}")
+        check_number("entropy_coeff", coeff)
         return torch.as_tensor(coeff, dtype=torch.get_default_dtype()).clone().squeeze()
     given = _by_leaf(coeff, leaves)
     if set(given) != set(leaves):
@@ -55,6 +57,8 @@ def updated(
             " to schedule them one by one"
         )
     given = _by_leaf(change, leaves)
+    if not given:
+        raise _error(change, leaves)
     places = [leaves.index(leaf) for leaf in given]
     values = torch.tensor([float(value) for value in given.values()]).to(coeff)
     return coeff.index_copy(0, torch.tensor(places, device=coeff.device), values)
@@ -64,7 +68,9 @@ def _by_leaf(
     coeff: Mapping[NestedKey, float], leaves: Sequence[NestedKey]
 ) -> dict[NestedKey, float]:
     forms = {suffixed(leaf, end): leaf for leaf in leaves for end in ("", LOG_PROB, ENTROPY)}
-    given = {forms.get(as_key(key), key): value for key, value in coeff.items()}
+    given = {forms.get(as_key(key, "entropy_coeff"), key): value for key, value in coeff.items()}
+    for value in given.values():
+        check_number("entropy_coeff", value)
     if not set(given) <= set(leaves) or len(given) != len(coeff):
         raise _error(coeff, leaves)
     return given

@@ -8,12 +8,14 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdheads.arguments import check_count, check_flag
 from tdheads.checks import transformed
 from tdheads.keys import NestedKey
 from tdheads.losses import functional as F
 from tdheads.losses.base import PolicyLoss
 from tdheads.losses.divergence import stored_keys
 from tdheads.losses.policy import PolicyRows, Terms
+from tdheads.losses.settings import check_setting, number, positive
 from tdheads.reduce import masked_mean, sum_leaves
 
 
@@ -63,6 +65,15 @@ class KLPENPPOLoss(PolicyLoss):
     """
 
     needs_kl = True
+    settings = {
+        **PolicyLoss.settings,
+        "beta": number(">= 0", lambda x: x >= 0),
+        "dtarg": positive,
+        "increment": number(">= 1", lambda x: x >= 1),
+        "decrement": number("above 0, at most 1", lambda x: 0 < x <= 1),
+        "samples_mc_kl": check_count,
+        "adapt_beta": check_flag,
+    }
     _schedulable_buffers = frozenset({"beta"})
 
     beta: Tensor
@@ -80,15 +91,10 @@ class KLPENPPOLoss(PolicyLoss):
         adapt_beta: bool = True,
         **options: Any,
     ) -> None:
-        if dtarg <= 0 or beta < 0:
-            raise ValueError(f"dtarg > 0 and beta >= 0 are needed, got {dtarg} and {beta}")
-        if increment < 1:
-            raise ValueError(f"increment: expected a factor >= 1, got {increment}")
-        if not 0 < decrement <= 1:
-            raise ValueError(f"decrement: expected a factor from 0 to 1, got {decrement}")
         super().__init__(actor_network, critic_network, **options)
         self.dtarg, self.increment, self.decrement = dtarg, increment, decrement
         self.samples_mc_kl, self.adapt_beta = samples_mc_kl, adapt_beta
+        check_setting(self.settings, "beta", beta)
         self._first_beta = float(beta)
         device = self.entropy_coeff.device
         self.register_buffer("beta", torch.tensor(self._first_beta, device=device))

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase, TensorDictParams
-from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
+from tensordict.nn import (
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+    TensorDictModuleBase,
+)
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torchrl.modules import ValueNorm
 from torchrl.objectives import AUTO_LOSS_MASK_KEYS, ValueEstimators
 from torchrl.objectives.utils import dispatch_value_estimator
 
-from tdheads.checks import check_options
+from tdheads.arguments import check_flag, check_keywords
+from tdheads.checks import shape_error
 from tdheads.keys import NestedKey, as_key
 from tdheads.losses.accepted_keys import KeyedLossModule, as_list
 from tdheads.losses.adapter import actor_keys, mask_fills
 from tdheads.losses.advantage import advantage_keys
 from tdheads.losses.divergence import stored_keys
 from tdheads.losses.entropy import entropy_coefficients, updated
+from tdheads.losses.estimators import check_estimator
 from tdheads.losses.rows import Valid, clean_inputs, fill, find_valid
+from tdheads.losses.settings import SETTINGS, Check, check_known, check_setting
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class PolicyLossModule(KeyedLossModule):
@@ -55,6 +66,19 @@ class PolicyLossModule(KeyedLossModule):
     target_actor_network_params: TensorDictParams
     target_critic_network_params: TensorDictParams
 
+    #: name -> what it may be set to
+    settings: dict[str, Check] = SETTINGS
+    #: what to do instead of a keyword that TorchRL's losses had
+    keyword_hints = {
+        **dict.fromkeys(("gamma", "lmbda"), "give it to loss.make_value_estimator(...)"),
+        **{f"{name}_key": f"loss.set_keys({name}=...)" for name in KeyedLossModule.names()},
+    }
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse unknown keywords before anything else."""
+        check_keywords(cls, kwargs, subclass_takes_more=True)
+        return super().__new__(cls)
+
     def __init__(
         self,
         actor_network: ProbabilisticTensorDictSequential | None = None,
@@ -80,7 +104,10 @@ class PolicyLossModule(KeyedLossModule):
         device: torch.device | None = None,
         aggregate: str = "sum",
         value_norm: ValueNorm | None = None,
+        **unknown: Any,
     ) -> None:
+        check_keywords(type(self), unknown)
+        check_flag("functional", functional)
         self._functional = functional
         super().__init__()
         self._add_networks(
@@ -89,19 +116,14 @@ class PolicyLossModule(KeyedLossModule):
             delay_actor=delay_actor,
             separate_losses=separate_losses,
         )
-        check_options("loss_critic_type", loss_critic_type, ("l1", "l2", "smooth_l1"))
-        check_options("reduction", reduction or "mean", ("mean", "sum", "none"))
-        check_options("aggregate", aggregate, ("sum", "none"))
         if advantage_norm is not None and normalize_advantage:
             raise ValueError("normalize_advantage, advantage_norm: mutually exclusive, give one")
-        if max_importance_ratio is not None and max_importance_ratio <= 0:
-            raise ValueError(f"max_importance_ratio: expected > 0, got {max_importance_ratio}")
         self.entropy_bonus = entropy_bonus
         self.samples_mc_entropy = samples_mc_entropy
         self.log_explained_variance = log_explained_variance
         self.loss_critic_type = loss_critic_type
         self.normalize_advantage = normalize_advantage
-        self.normalize_advantage_exclude_dims = tuple(normalize_advantage_exclude_dims)
+        self.normalize_advantage_exclude_dims = _dims(normalize_advantage_exclude_dims)
         self.advantage_norm, self.value_norm = advantage_norm, value_norm
         self.separate_losses = separate_losses
         self.reduction = reduction or "mean"
@@ -126,17 +148,25 @@ class PolicyLossModule(KeyedLossModule):
         self.register_coeff_buffer("critic_coeff", critic_coeff, device=device)
         self.register_coeff_buffer("clip_value", clip_value, device=device)
         self.register_coeff_buffer("max_importance_ratio", max_importance_ratio, device=device)
+        self._built = True
 
     def _add_networks(
         self, actor: Any, critic: Any, *, delay_actor: bool, separate_losses: bool
     ) -> None:
         for name, network in (("actor_network", actor), ("critic_network", critic)):
             _refuse_ddp(name, network)
-        if not hasattr(actor, "get_dist"):
+        if not hasattr(actor, "get_dist") or not isinstance(actor, nn.Module):
             raise TypeError(
                 f"actor_network: expected a module with get_dist, got {type(actor).__name__}; build"
                 " one with make_actor"
             )
+        if not isinstance(critic, (TensorDictModuleBase, NoneType)):
+            raise TypeError(
+                f"critic_network: expected a TensorDictModule, got a {type(critic).__name__}; wrap"
+                " it: TensorDictModule(net, in_keys=['observation'], out_keys=['state_value'])"
+            )
+        check_flag("delay_actor", delay_actor)
+        check_flag("separate_losses", separate_losses)
         if delay_actor and not self.functional:
             raise ValueError(
                 "delay_actor=True needs functional=True, which holds the target params"
@@ -173,14 +203,57 @@ class PolicyLossModule(KeyedLossModule):
         super().set_keys(**kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Also take a mapping of leaves for ``entropy_coeff``, of all of them or some."""
+        """Also take a mapping of leaves for ``entropy_coeff``, of all of them or some.
+
+        Raises:
+            TypeError, ValueError: for what ``name`` cannot be.
+            AttributeError: for a number under a name that is a misspelt coefficient.
+        """
         if name == "entropy_coeff" and isinstance(value, Mapping):
             self.entropy_coeff.copy_(updated(self.entropy_coeff, value, self._coeff_leaves))
             return
+        if name in self.settings:
+            self._check_assigned(name, value)
+            off = name in type(self)._all_schedulable_buffers and getattr(self, name, value) is None
+            if off and value is not None:
+                self.__dict__.pop(name, None)
+                self._buffers.pop(name, None)
+                self.register_coeff_buffer(name, value, device=self.entropy_coeff.device)
+                return
+        elif self.__dict__.get("_built") and not hasattr(self, name):
+            check_known(type(self), self.settings, name, value)
         super().__setattr__(name, value)
 
+    def _check_assigned(self, name: str, value: Any) -> None:
+        buffer = self._buffers.get(name) if vars(self).get("_built") else None
+        if isinstance(value, Tensor) and buffer is not None:  # its value is not looked at
+            if value.shape != buffer.shape:
+                raise shape_error(name, buffer.shape, value, "as this loss was built")
+            return
+        check_setting(self.settings, name, value)
+        if not vars(self).get("_built"):
+            return
+        if name == "critic_coeff" and value is not None and self.critic_network is None:
+            raise ValueError(
+                f"critic_coeff: this loss has no critic, got {value!r}; build it with"
+                " critic_network"
+            )
+
+    def register_coeff_buffer(self, name: str, value: Any, **options: Any) -> None:
+        """Register a coefficient after checking it."""
+        check_setting(self.settings, name, value)
+        if isinstance(value, Tensor):
+            value = value.detach().reshape(())
+        super().register_coeff_buffer(name, value, **options)
+
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> Any:
-        """Choose the advantage estimator; see TorchRL's ``LossModule.make_value_estimator``."""
+        """Choose the advantage estimator; see TorchRL's ``LossModule.make_value_estimator``.
+
+        Raises:
+            TypeError: for a keyword that the estimator does not know.
+            ValueError: for a ``gamma`` or ``lmbda`` outside of 0 to 1.
+        """
+        check_estimator(value_type or self.default_value_estimator, hyperparams)
         value_type, hyperparams = self._prepare_value_estimator_kwargs(value_type, **hyperparams)
         if value_type is not None:
             dispatch_value_estimator(
@@ -275,3 +348,12 @@ def _refuse_ddp(name: str, network: Any) -> None:
 
 def _one_or_list(keys: list[NestedKey]) -> NestedKey | list[NestedKey]:
     return keys if len(keys) > 1 else keys[0]
+
+
+def _dims(dims: Any) -> tuple[int, ...]:
+    listed = dims if isinstance(dims, (list, tuple)) else [None]
+    if not all(isinstance(dim, int) for dim in listed):
+        raise TypeError(
+            f"normalize_advantage_exclude_dims: expected a tuple of dims, e.g. (-2,), got {dims!r}"
+        )
+    return tuple(listed)

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from tdheads.checks import eager, require, rows_where, shape_error, show
+from tdheads.checks import eager, require_float, require_tensor, rows_where, shape_error, show
 from tdheads.distributions import ActionDistribution
 from tdheads.distributions.draw import deterministic
 from tdheads.keys import KL, LOG_PROB, NestedKey, suffixed
@@ -115,7 +115,7 @@ def _score(
 ) -> tuple[ActionDistribution, TensorDictBase]:
     """Return the policy's distribution and the log-probs of the stored actions."""
     for key in loss.action_keys:
-        if require(td, key, "store the actions that were taken").requires_grad:
+        if require_tensor(td, key, "store the actions that were taken").requires_grad:
             raise ValueError(f"{show(key)}: expected a stored action, got one that requires grad")
     with loss.using("actor_network", params) as actor:
         dist = actor.get_dist(td)
@@ -159,7 +159,8 @@ def stored_log_probs(
         names = keys  # only the sum over the leaves was stored
     out = TensorDict({}, td.batch_size)
     for name, key, leaf in zip(names, keys, leaves, strict=False):
-        stored = require(td, key, "store the log-probs that the actor wrote (return_log_prob=True)")
+        todo = "store the log-probs that the actor wrote (return_log_prob=True)"
+        stored = require_float(td, key, todo)
         if stored.requires_grad:
             raise ValueError(f"{show(key)}: expected a stored log-prob, got one that requires grad")
         shape, event = dist[leaf].batch_shape, dist[leaf].event_shape

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdheads.checks import missing, shape_error
+from tdheads.checks import missing, require_tensor, shape_error
 from tdheads.keys import NestedKey, as_path
 
 
@@ -35,8 +35,8 @@ class Valid(NamedTuple):
         """
         if self.agents is not None and self.agents.ndim > len(shape):
             raise ValueError(
-                f"validity mask of shape {list(self.agents.shape)}: expected one entry per row of"
-                f" the log-prob, {list(shape)}; reduce it over its last dims"
+                f"validity mask (loss_mask_key) of shape {list(self.agents.shape)}: expected one"
+                f" entry per row of the log-prob, {list(shape)}; reduce it over its last dims"
             )
         return self.for_values(shape)
 
@@ -97,6 +97,8 @@ def find_valid(
             if required:
                 raise missing(key, td, "it is the loss_mask_key: store it, or set it to None")
             continue
+        if not isinstance(mask, Tensor):
+            mask = require_tensor(td, key, "name the entry that is a mask")
         mask = mask.bool()
         ndim = max(td.batch_dims, 1)
         while mask.ndim > ndim and mask.shape[-1] == 1:

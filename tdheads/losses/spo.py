@@ -9,6 +9,7 @@ from torch import Tensor
 from tdheads.losses import functional as F
 from tdheads.losses.base import PolicyLoss
 from tdheads.losses.policy import Terms
+from tdheads.losses.settings import positive
 
 
 def quadratic_surrogate(
@@ -66,6 +67,7 @@ class SPOLoss(PolicyLoss):
         -2.0
     """
 
+    settings = {**PolicyLoss.settings, "epsilon": positive}
     _schedulable_buffers = frozenset({"epsilon"})
 
     epsilon: Tensor
@@ -78,8 +80,6 @@ class SPOLoss(PolicyLoss):
         epsilon: float = 0.2,
         **options: Any,
     ) -> None:
-        if epsilon <= 0:
-            raise ValueError(f"epsilon: expected a positive number, got {epsilon}")
         super().__init__(actor_network, critic_network, **options)
         self.register_coeff_buffer("epsilon", epsilon, device=self.entropy_coeff.device)
 
