@@ -1,59 +1,132 @@
-"""Under torch.compile(fullgraph=True) every head and loss equals eager, and compiles once."""
+"""Under torch.compile(fullgraph=True) every head and loss equals eager, and compiles once.
+
+Clip is compiled by inductor around every head, the others around the hybrid one; the rest of the
+table by "aot_eager", which traces forward and backward alike but generates no code.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
+from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 from torchrl.envs.utils import ExplorationType, set_exploration_type
+from torchrl.modules import PopArtValueNorm
+from torchrl.objectives import SoftUpdate
 
-from tdheads import ClipPPOLoss
+from tdheads import ClipPPOLoss, KLPENPPOLoss, PPOLoss, SPOLoss
 from tests.batches import TERMS, collect, gradients, move
-from tests.cases import HEADS, HeadCase, case_ids, critic
+from tests.cases import HEADS, HeadCase, LossCase, case_ids, critic
 
+# every loss as in LOSSES, but with a beta that moves
+LOSSES = [
+    LossCase("ppo", PPOLoss),
+    LossCase("clip", ClipPPOLoss),
+    LossCase("kl-penalty", KLPENPPOLoss),
+    LossCase("spo", SPOLoss),
+]
+HYBRID = HEADS[-1]
+AUTOREGRESSIVE = next(case for case in HEADS if case.name == "autoregressive")
 all_heads = pytest.mark.parametrize("case", HEADS, ids=case_ids(HEADS))
+all_losses = pytest.mark.parametrize("kind", LOSSES, ids=case_ids(LOSSES))
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
 def _fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
+    counters.clear()
     yield
     torch._dynamo.reset()
 
 
-@all_heads
-def test_the_compiled_loss_equals_eager_in_value_and_gradient(case: HeadCase) -> None:
-    actor, value = case.actor(), critic()
-    td = collect(case, actor, [11])
-    move(actor)
-    loss = ClipPPOLoss(actor, value, normalize_advantage=True)
-    expected, expected_grad = gradients(loss, td)
-    compiled = torch.compile(loss, fullgraph=True)
-    loss.zero_grad()
-    found = compiled(td)
-    sum(found[term] for term in TERMS).backward()
-    for key, figure in expected.items(True, True):
-        torch.testing.assert_close(found[key], figure, rtol=1e-5, atol=1e-5)
-    for name, param in loss.named_parameters():
-        torch.testing.assert_close(param.grad, expected_grad[name], rtol=1e-5, atol=1e-6)
-
-
-@all_heads
-def test_the_loss_compiles_once_for_batches_of_one_shape(case: HeadCase) -> None:
-    actor, value = case.actor(), critic()
-    loss = ClipPPOLoss(actor, value)
-    loss(collect(case, actor, [11]))  # fills tensordict's memo of types, which dynamo guards
-    counter = CompileCounterWithBackend("eager")
+def check(loss: nn.Module, batches: list[TensorDict], backend: str) -> None:
+    """The compiled loss equals a copy run eagerly, on every batch, and is compiled once."""
+    eager = copy.deepcopy(loss)
+    loss(batches[0])  # fills tensordict's memo of types, which dynamo guards
+    loss.load_state_dict(eager.state_dict())
+    counter = CompileCounterWithBackend(backend)
     compiled = torch.compile(loss, backend=counter, fullgraph=True)
-    for seed in range(5):
-        td = collect(case, actor, [11], seed=seed)
-        torch.testing.assert_close(compiled(td)["loss_objective"], loss(td)["loss_objective"])
+    for td in batches:
+        expected, grads = gradients(eager, td)
+        loss.zero_grad()
+        found = compiled(td)
+        sum(found[term] for term in TERMS).backward()
+        assert set(found.keys(True, True)) == set(expected.keys(True, True))
+        for key, figure in expected.items(True, True):
+            torch.testing.assert_close(found[key], figure, rtol=1e-5, atol=1e-5)
+        assert {name for name, p in loss.named_parameters() if p.grad is not None} == set(grads)
+        for name, param in loss.named_parameters():
+            torch.testing.assert_close(param.grad, grads.get(name), rtol=1e-5, atol=1e-6)
+        for name, buffer in eager.named_buffers():  # beta among them
+            torch.testing.assert_close(dict(loss.named_buffers())[name], buffer)
     assert counter.frame_count == 1
     assert not counters["graph_break"]
+
+
+def batches_of(case: HeadCase, actor: nn.Module, *, padded: bool = False) -> list[TensorDict]:
+    batches = [collect(case, actor, [11], seed=seed) for seed in range(5)]
+    for shift, td in enumerate(batches if padded else []):
+        td["collector", "mask"] = (torch.arange(11) + shift).unsqueeze(-1) % 3 != 0
+    return batches
+
+
+CROSS = [
+    (case, kind, "inductor" if kind.name == "clip" or case is HYBRID else "aot_eager")
+    for kind in LOSSES
+    for case in HEADS
+]
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "backend"), CROSS, ids=[f"{k.name}-{c.name}-{b}" for c, k, b in CROSS]
+)
+def test_the_compiled_loss_equals_eager_and_compiles_once(
+    case: HeadCase, kind: LossCase, backend: str
+) -> None:
+    actor = case.actor()
+    batches = batches_of(case, actor)
+    move(actor)
+    loss = kind.build(actor, critic(), normalize_advantage=True)
+    check(loss, batches, backend)
+    if isinstance(loss, KLPENPPOLoss):
+        assert loss.beta != 1  # it moved, without another compilation
+
+
+@all_losses
+def test_padding_and_one_ratio_per_leaf_compile_too(kind: LossCase) -> None:
+    actor = HYBRID.actor()
+    batches = batches_of(HYBRID, actor, padded=True)
+    move(actor)
+    loss = kind.build(actor, critic(), normalize_advantage=True, aggregate="none")
+    check(loss, batches, "aot_eager")
+
+
+@all_losses
+def test_target_networks_and_running_statistics_compile_too(kind: LossCase) -> None:
+    actor, norm = AUTOREGRESSIVE.actor(), PopArtValueNorm()
+    batches = batches_of(AUTOREGRESSIVE, actor, padded=True)
+    for td in batches:
+        norm.update(td["value_target"])
+    options: dict[str, Any] = {"value_norm": norm, "clip_value": 0.1, "max_importance_ratio": 1.1}
+    loss = kind.build(actor, critic(), delay_actor=True, **options)
+    SoftUpdate(loss, eps=0.9)
+    move(actor)
+    loss.eval()
+    check(loss, batches, "aot_eager")
+
+
+def test_running_statistics_that_move_compile_too() -> None:
+    case = HEADS[0]
+    batches = batches_of(case, actor := case.actor())
+    move(actor)
+    check(ClipPPOLoss(actor, critic(), value_norm=PopArtValueNorm(beta=0.5)), batches, "aot_eager")
 
 
 @all_heads
@@ -68,15 +141,3 @@ def test_acting_compiles_without_a_graph_break(case: HeadCase, mode: str) -> Non
     if mode == "DETERMINISTIC":
         for key in actor.out_keys:
             torch.testing.assert_close(found[key], expected[key])
-
-
-def test_padding_compiles_too() -> None:
-    case = HEADS[-1]
-    actor, value = case.actor(), critic()
-    td = collect(case, actor, [11])
-    td["collector", "mask"] = torch.rand(11, 1) < 0.7
-    loss = ClipPPOLoss(actor, value, normalize_advantage=True)
-    expected = loss(td)
-    found = torch.compile(loss, backend="aot_eager", fullgraph=True)(td)
-    for key, figure in expected.items(True, True):
-        torch.testing.assert_close(found[key], figure, rtol=1e-5, atol=1e-5)

@@ -375,6 +375,26 @@ def test_value_norm_does_not_see_padded_rows() -> None:
     torch.testing.assert_close(results[0], results[1])
 
 
+@pytest.mark.parametrize("name", ["value_norm", "advantage_norm"])
+def test_a_batch_without_a_valid_row_moves_no_statistics(name: str) -> None:
+    from torchrl.modules import PopArtValueNorm
+
+    case = HEADS[0]
+    td = collect(case, actor := case.actor(), [7])
+    td["next"] = td.select("observation").update({"reward": torch.ones(7, 1)})
+    td["next", "done"] = torch.zeros(7, 1, dtype=torch.bool)
+    td["collector", "mask"] = torch.zeros(7, 1, dtype=torch.bool)
+    norm = PopArtValueNorm()
+    loss = ClipPPOLoss(actor, critic(), **{name: norm})
+    if name == "advantage_norm":  # which moves when the loss computes the advantage
+        td = td.exclude("advantage", "value_target", "state_value")
+    loss(td)
+    assert all((buffer == 0).all() for buffer in norm.buffers())
+    td["collector", "mask"][:3] = True
+    loss(td)
+    assert all((buffer != 0).all() and buffer.isfinite().all() for buffer in norm.buffers())
+
+
 # ---- the KL penalty
 
 

@@ -293,43 +293,6 @@ def test_agents_with_different_actions_keep_to_their_own() -> None:
         make_head(Composite(agents=kinds))
 
 
-# ---- functional transforms
-
-
-@all_heads
-def test_vmap_over_stacked_parameters_equals_a_loop(case: HeadCase) -> None:
-    actor, value = case.actor(validate=False), critic()
-    td = collect(case, actor, [B])
-    loss = ClipPPOLoss(actor, value)
-    params = TensorDict.from_module(loss).data
-
-    def scaled(size: float) -> TensorDict:
-        return params.apply(lambda x: x * size if x.is_floating_point() else x.clone())
-
-    stacked = torch.stack([scaled(1 + 0.1 * i) for i in range(3)])
-
-    def run(p: TensorDict) -> Tensor:
-        with p.to_module(loss):
-            return loss(td)["loss_objective"]
-
-    found = torch.vmap(run)(stacked)
-    torch.testing.assert_close(found, torch.stack([run(p) for p in stacked.unbind(0)]))
-
-
-# torch has no batching rule for gamma draws, falls back to a loop and says so
-@pytest.mark.filterwarnings("ignore:There is a performance drop because we have not yet")
-@all_heads
-def test_drawing_inside_vmap(case: HeadCase) -> None:
-    actor, td = case.actor(), case.inputs([50])
-    with set_exploration_type(ExplorationType.RANDOM), torch.no_grad():
-        found = torch.vmap(actor, randomness="different")(td.clone())
-    dist = actor.get_dist(found)
-    for action, key in zip(actor.dist_sample_keys, actor.log_prob_keys, strict=True):
-        leaf = dist[action] if isinstance(dist, CompositeDistribution) else dist
-        assert found[key].isfinite().all()
-        torch.testing.assert_close(leaf.log_prob(found[action]), found[key], rtol=1e-4, atol=1e-4)
-
-
 # ---- keys and flags
 
 

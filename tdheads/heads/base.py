@@ -106,7 +106,18 @@ class Head(ProbabilisticTensorDictModule):
     @property
     def out_keys(self) -> list[NestedKey]:
         """Every key that ``forward`` writes."""
+        return self._acted_keys()
+
+    # subclasses add to these methods, as torch.compile cannot read a property of ``super()``
+
+    def _acted_keys(self) -> list[NestedKey]:
         return [*self._out_keys, *(self.log_prob_keys if self.return_log_prob else ())]
+
+    def _param_keys(self) -> list[NestedKey]:
+        leaves = self.leaves
+        keys = [key for leaf in leaves for key in (*leaf.param_keys.values(), leaf.mask_key) if key]
+        keys += [key for leaf in leaves for key in leaf.own_keys.values()]
+        return list(dict.fromkeys(keys))
 
     @property
     def projected(self) -> tuple[LeafHead, ...]:
@@ -151,10 +162,7 @@ class Head(ProbabilisticTensorDictModule):
     @property
     def stored_keys(self) -> list[NestedKey]:
         """Every key that ``stored_dist`` reads."""
-        leaves = self.leaves
-        keys = [key for leaf in leaves for key in (*leaf.param_keys.values(), leaf.mask_key) if key]
-        keys += [key for leaf in leaves for key in leaf.own_keys.values()]
-        return list(dict.fromkeys(keys))
+        return self._param_keys()
 
     @abc.abstractmethod
     def stored_dist(self, tensordict: TensorDictBase) -> Distribution:

@@ -153,7 +153,7 @@ class CompositeHead(Head):
         after = [leaf for leaf in self.leaves if leaf.action_key in self._after]
         params = [key for leaf in after for key in leaf.param_keys.values()]
         own = [key for leaf in self.leaves for key in leaf.own_keys.values()]
-        return [*super().out_keys, *params, *own, *self.sequences]
+        return [*self._acted_keys(), *params, *own, *self.sequences]
 
     def projection(
         self, num_features: int, in_key: NestedKey = "hidden", gain: float = 0.01
@@ -191,7 +191,7 @@ class CompositeHead(Head):
     @property
     def stored_keys(self) -> list[NestedKey]:
         """Every key that ``stored_dist`` reads: with dependent leaves, the actions too."""
-        return [*super().stored_keys, *(self._out_keys if self.dependent else ())]
+        return [*self._param_keys(), *(self._out_keys if self.dependent else ())]
 
     def stored_dist(self, tensordict: TensorDictBase) -> ActionDistribution:
         """Build the joint distribution at collection from the stored parameters alone."""

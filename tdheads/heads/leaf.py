@@ -159,7 +159,7 @@ class LeafHead(Head):
     @property
     def out_keys(self) -> list[NestedKey]:
         """Every key that ``forward`` writes."""
-        return [*super().out_keys, *self.own_keys.values()]
+        return [*self._acted_keys(), *self.own_keys.values()]
 
     def stored_dist(self, tensordict: TensorDictBase) -> Distribution:
         """Build the distribution at collection from the stored parameters alone."""

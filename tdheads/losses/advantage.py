@@ -11,6 +11,7 @@ from torch import Tensor
 from tdheads.checks import require, require_float, require_tensor, shape_error, show
 from tdheads.keys import NestedKey, as_key, as_path
 from tdheads.losses import functional as F
+from tdheads.losses.buffers import move
 
 if TYPE_CHECKING:
     from tdheads.losses.module import PolicyLossModule
@@ -38,7 +39,7 @@ def with_advantage(loss: PolicyLossModule, tensordict: TensorDictBase) -> Tensor
         target = td.get(loss.tensor_keys.value_target)
         valid = loss._valid(td)
         rows = None if valid is None else valid.for_values(target.shape[:-1])
-        loss.advantage_norm.update(target if rows is None else target[rows])
+        move(loss.advantage_norm, target, rows)
     return td
 
 

@@ -12,6 +12,7 @@ from torchrl.objectives.utils import distance_loss
 from tdheads.checks import check_float, eager, missing, require, shape_error, show
 from tdheads.keys import as_path
 from tdheads.losses import functional as F
+from tdheads.losses.buffers import move
 from tdheads.losses.module import PolicyLossModule
 from tdheads.losses.rows import Valid
 from tdheads.reduce import masked_mean, masked_sum, mean_leaves, sum_leaves
@@ -139,6 +140,6 @@ class CriticLossModule(PolicyLossModule):
         assert norm is not None
         target = target.detach()
         if self.training and torch.is_grad_enabled():
-            norm.update(target if rows is None else target[rows])
+            move(norm, target, rows)
         old = None if old is None else norm.normalize(old)
         return norm.normalize(value), norm.normalize(target), old

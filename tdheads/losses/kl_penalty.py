@@ -13,7 +13,7 @@ from tdheads.checks import transformed
 from tdheads.keys import NestedKey
 from tdheads.losses import functional as F
 from tdheads.losses.base import PolicyLoss
-from tdheads.losses.divergence import stored_keys
+from tdheads.losses.buffers import renew
 from tdheads.losses.policy import PolicyRows, Terms
 from tdheads.losses.settings import check_setting, number, positive
 from tdheads.reduce import masked_mean, sum_leaves
@@ -106,6 +106,7 @@ class KLPENPPOLoss(PolicyLoss):
     @torch.no_grad()
     def update_beta(self, kl: Tensor) -> None:
         """Move beta by the KL of an update (``[]``, nats); see ``functional.adapted_beta``."""
+        renew(self, "beta")
         self.beta.copy_(F.adapted_beta(self.beta, kl, self.dtarg, self.increment, self.decrement))
 
     def _surrogate(self, terms: Terms) -> Tensor:
@@ -115,18 +116,6 @@ class KLPENPPOLoss(PolicyLoss):
         return F.penalized_surrogate(
             terms.log_ratio, terms.advantage, terms.kl, beta, terms.log_weight
         )
-
-    @property
-    def in_keys(self) -> list[NestedKey]:
-        """Every key that ``forward`` may read, the stored parameters included."""
-        if self.__dict__.get("_in_keys") is not None:
-            return self._in_keys
-        stored = [] if self.delay_actor else stored_keys(self.actor_network)
-        return list(dict.fromkeys([*super().in_keys, *stored]))
-
-    @in_keys.setter
-    def in_keys(self, keys: list[NestedKey]) -> None:
-        self._in_keys = keys
 
     def _variant_keys(self) -> list[NestedKey]:
         return ["kl"]

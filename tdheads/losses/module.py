@@ -272,14 +272,20 @@ class PolicyLossModule(KeyedLossModule):
             return self._in_keys
         critic_keys = [] if self.critic_network is None else list(self.critic_network.in_keys)
         inputs = dict.fromkeys(map(as_key, [*self.actor_network.in_keys, *critic_keys]))
-        keys = self.tensor_keys
-        ends = (*inputs, keys.reward, keys.done, keys.terminated)
+        names = self.tensor_keys
+        ends = (*inputs, names.reward, names.done, names.terminated)
         following = [as_key(("next", key)) for key in ends]
-        return list(dict.fromkeys([*inputs, *self.action_keys, *self.log_prob_keys, *following]))
+        keys = [*self.action_keys, *self.log_prob_keys, *following, *self._old_params()]
+        return list(dict.fromkeys([*inputs, *keys]))
 
     @in_keys.setter
     def in_keys(self, keys: list[NestedKey]) -> None:
         self._in_keys = keys
+
+    def _old_params(self) -> list[NestedKey]:
+        """Return where the parameters at collection are stored, if the loss needs them."""
+        stored = self.needs_kl and not self.delay_actor
+        return stored_keys(self.actor_network) if stored else []
 
     @contextlib.contextmanager
     def using(self, name: str, params: Any = None) -> Any:
@@ -320,9 +326,9 @@ class PolicyLossModule(KeyedLossModule):
             td = fill(td, valid, [key], content, rowwise=True)
         keys = self.tensor_keys
         others = (*advantage_keys(self, td), keys.value_target, keys.value)
-        if self.needs_kl and not self.delay_actor:  # 1 is a parameter of every distribution
-            stored = [key for key in stored_keys(self.actor_network) if key not in masks]
-            td = fill(td, valid, stored, 1, rowwise=True)
+        # 1 is a parameter of every distribution
+        stored = [key for key in self._old_params() if key not in masks]
+        td = fill(td, valid, stored, 1, rowwise=True)
         rows = [*self.action_keys, *self.log_prob_keys, *others]
         return fill(td, valid, rows, 0, rowwise=True)
 
