@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
-from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase
 from tensordict.nn import (
     ProbabilisticTensorDictSequential,
     TensorDictModule,
-    TensorDictModuleBase,
 )
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torchrl.modules import ValueNorm
 from torchrl.objectives import AUTO_LOSS_MASK_KEYS, ValueEstimators
 from torchrl.objectives.utils import dispatch_value_estimator
 
 from tdheads.arguments import check_flag, check_keywords
-from tdheads.checks import shape_error
 from tdheads.keys import NestedKey, as_key
-from tdheads.losses.accepted_keys import KeyedLossModule, as_list
+from tdheads.losses.accepted_keys import KeyedLossModule
 from tdheads.losses.adapter import actor_keys, mask_fills
 from tdheads.losses.advantage import advantage_keys
-from tdheads.losses.divergence import stored_keys
-from tdheads.losses.entropy import entropy_coefficients, updated
+from tdheads.losses.coefficients import CoefficientLossModule
+from tdheads.losses.entropy import entropy_coefficients
 from tdheads.losses.estimators import check_estimator
 from tdheads.losses.rows import Valid, clean_inputs, fill, find_valid
-from tdheads.losses.settings import SETTINGS, Check, check_known, check_setting
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class PolicyLossModule(KeyedLossModule):
+class PolicyLossModule(CoefficientLossModule):
     """Networks, coefficients and keys of a policy-gradient loss with a critic.
 
     Keywords are those of TorchRL's ``PPOLoss``; see :class:`~tdheads.losses.PolicyLoss`.
@@ -51,23 +44,8 @@ class PolicyLossModule(KeyedLossModule):
         ValueEstimators.MAGAE,
         ValueEstimators.VTrace,
     )
-    #: whether ``_surrogate`` needs the KL from the old policy
-    needs_kl = False
     #: draws for a leaf whose KL has no closed form
     samples_mc_kl = 1
-    _schedulable_buffers = frozenset(
-        {"entropy_coeff", "critic_coeff", "clip_value", "max_importance_ratio"}
-    )
-
-    actor_network: ProbabilisticTensorDictSequential
-    critic_network: TensorDictModule
-    actor_network_params: TensorDictParams
-    critic_network_params: TensorDictParams
-    target_actor_network_params: TensorDictParams
-    target_critic_network_params: TensorDictParams
-
-    #: name -> what it may be set to
-    settings: dict[str, Check] = SETTINGS
     #: what to do instead of a keyword that TorchRL's losses had
     keyword_hints = {
         **dict.fromkeys(("gamma", "lmbda"), "give it to loss.make_value_estimator(...)"),
@@ -150,102 +128,6 @@ class PolicyLossModule(KeyedLossModule):
         self.register_coeff_buffer("max_importance_ratio", max_importance_ratio, device=device)
         self._built = True
 
-    def _add_networks(
-        self, actor: Any, critic: Any, *, delay_actor: bool, separate_losses: bool
-    ) -> None:
-        for name, network in (("actor_network", actor), ("critic_network", critic)):
-            _refuse_ddp(name, network)
-        if not hasattr(actor, "get_dist") or not isinstance(actor, nn.Module):
-            raise TypeError(
-                f"actor_network: expected a module with get_dist, got {type(actor).__name__}; build"
-                " one with make_actor"
-            )
-        if not isinstance(critic, (TensorDictModuleBase, NoneType)):
-            raise TypeError(
-                f"critic_network: expected a TensorDictModule, got a {type(critic).__name__}; wrap"
-                " it: TensorDictModule(net, in_keys=['observation'], out_keys=['state_value'])"
-            )
-        check_flag("delay_actor", delay_actor)
-        check_flag("separate_losses", separate_losses)
-        if delay_actor and not self.functional:
-            raise ValueError(
-                "delay_actor=True needs functional=True, which holds the target params"
-            )
-        if not self.functional:
-            self.actor_network, self.critic_network = actor, critic
-            return
-        self.convert_to_functional(actor, "actor_network", create_target_params=delay_actor)
-        if critic is None:
-            self.critic_network = None
-            return
-        shared = list(actor.parameters()) if separate_losses else None
-        self.convert_to_functional(critic, "critic_network", compare_against=shared)
-
-    @property
-    def functional(self) -> bool:
-        """Whether the loss holds the parameters and runs the networks with them swapped in."""
-        return self._functional
-
-    def set_keys(self, **kwargs: Any) -> None:
-        """Set the keys of the tensordict; leaves with coefficients of their own stay these leaves.
-
-        Raises:
-            ValueError: for an unknown name, a list where a loss has one key, and other leaves than
-                there are entropy coefficients for.
-        """
-        coeff = self._buffers.get("entropy_coeff")
-        if kwargs.get("action") is not None and coeff is not None and coeff.ndim:
-            leaves = as_list(kwargs["action"])
-            if set(leaves) != set(self._coeff_leaves):
-                raise ValueError(
-                    f"action: there are entropy coefficients for {self._coeff_leaves}, got {leaves}"
-                )
-        super().set_keys(**kwargs)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Also take a mapping of leaves for ``entropy_coeff``, of all of them or some.
-
-        Raises:
-            TypeError, ValueError: for what ``name`` cannot be.
-            AttributeError: for a number under a name that is a misspelt coefficient.
-        """
-        if name == "entropy_coeff" and isinstance(value, Mapping):
-            self.entropy_coeff.copy_(updated(self.entropy_coeff, value, self._coeff_leaves))
-            return
-        if name in self.settings:
-            self._check_assigned(name, value)
-            off = name in type(self)._all_schedulable_buffers and getattr(self, name, value) is None
-            if off and value is not None:
-                self.__dict__.pop(name, None)
-                self._buffers.pop(name, None)
-                self.register_coeff_buffer(name, value, device=self.entropy_coeff.device)
-                return
-        elif self.__dict__.get("_built") and not hasattr(self, name):
-            check_known(type(self), self.settings, name, value)
-        super().__setattr__(name, value)
-
-    def _check_assigned(self, name: str, value: Any) -> None:
-        buffer = self._buffers.get(name) if vars(self).get("_built") else None
-        if isinstance(value, Tensor) and buffer is not None:  # its value is not looked at
-            if value.shape != buffer.shape:
-                raise shape_error(name, buffer.shape, value, "as this loss was built")
-            return
-        check_setting(self.settings, name, value)
-        if not vars(self).get("_built"):
-            return
-        if name == "critic_coeff" and value is not None and self.critic_network is None:
-            raise ValueError(
-                f"critic_coeff: this loss has no critic, got {value!r}; build it with"
-                " critic_network"
-            )
-
-    def register_coeff_buffer(self, name: str, value: Any, **options: Any) -> None:
-        """Register a coefficient after checking it."""
-        check_setting(self.settings, name, value)
-        if isinstance(value, Tensor):
-            value = value.detach().reshape(())
-        super().register_coeff_buffer(name, value, **options)
-
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> Any:
         """Choose the advantage estimator; see TorchRL's ``LossModule.make_value_estimator``.
 
@@ -282,30 +164,6 @@ class PolicyLossModule(KeyedLossModule):
     def in_keys(self, keys: list[NestedKey]) -> None:
         self._in_keys = keys
 
-    def _old_params(self) -> list[NestedKey]:
-        """Return where the parameters at collection are stored, if the loss needs them."""
-        stored = self.needs_kl and not self.delay_actor
-        return stored_keys(self.actor_network) if stored else []
-
-    @contextlib.contextmanager
-    def using(self, name: str, params: Any = None) -> Any:
-        """Run the network ``name`` with the loss's (or the given) parameters."""
-        network = getattr(self, name)
-        if not self.functional:
-            if name != "critic_network" or not self.separate_losses:
-                yield network
-                return
-            # with functional=True the loss holds the shared parameters as detached ones
-            params = self._without_shared(network)
-        params = getattr(self, name + "_params") if params is None else params
-        with params.to_module(network, preserve_module_state=False):
-            yield network
-
-    def _without_shared(self, critic: nn.Module) -> TensorDict:
-        shared = {id(param) for param in self.actor_network.parameters()}
-        params = TensorDict.from_module(critic)
-        return params.apply(lambda param: param.detach() if id(param) in shared else param)
-
     # ---- rows that count
 
     def _valid(self, td: TensorDictBase) -> Valid | None:
@@ -331,25 +189,6 @@ class PolicyLossModule(KeyedLossModule):
         td = fill(td, valid, stored, 1, rowwise=True)
         rows = [*self.action_keys, *self.log_prob_keys, *others]
         return fill(td, valid, rows, 0, rowwise=True)
-
-    def coefficients(self, leaves: Sequence[NestedKey]) -> list[Tensor]:
-        """Return the entropy coefficient of each leaf, ``[]`` each."""
-        if self.entropy_coeff.ndim == 0:
-            return [self.entropy_coeff] * len(leaves)
-        known = dict(zip(self._coeff_leaves, self.entropy_coeff.unbind(), strict=True))
-        return [known[leaf] for leaf in leaves]
-
-
-def _refuse_ddp(name: str, network: Any) -> None:
-    """Refuse a network that synchronises gradients itself: a loss does not call its ``forward``."""
-    if isinstance(network, nn.Module) and any(
-        isinstance(module, DistributedDataParallel) for module in network.modules()
-    ):
-        raise TypeError(
-            f"{name}: expected a plain network, got one in DistributedDataParallel, whose gradients"
-            " would not be reduced; build the loss with functional=False and wrap the loss:"
-            " DistributedDataParallel(loss)"
-        )
 
 
 def _one_or_list(keys: list[NestedKey]) -> NestedKey | list[NestedKey]:
