@@ -13,6 +13,8 @@ from tdheads.distributions import MaskedOneHotCategorical as MaskedOneHotCategor
 from tdheads.distributions import ScaledBeta as ScaledBeta
 from tdheads.distributions import SparseCategorical as SparseCategorical
 from tdheads.distributions import TanhNormal as TanhNormal
+from tdheads.groups import GroupLosses as GroupLosses
+from tdheads.groups import make_group_losses as make_group_losses
 from tdheads.heads import BernoulliHead as BernoulliHead
 from tdheads.heads import BetaHead as BetaHead
 from tdheads.heads import BoxNormalHead as BoxNormalHead

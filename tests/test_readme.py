@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ import torch
 from tensordict import TensorDict
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from tdheads import ClipPPOLoss, make_group_losses
+from tests import test_groups
 from tests.test_examples import SMALL, is_missing
 
 ROOT = Path(__file__).parent.parent
@@ -24,8 +27,7 @@ BASH = [line for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL) fo
         block.splitlines()]  # fmt: skip
 
 
-def run(number: int) -> dict[str, Any]:
-    names: dict[str, Any] = {}
+def run(number: int, **names: Any) -> dict[str, Any]:
     exec(compile(PYTHON[number], f"README.md block {number}", "exec"), names)
     return names
 
@@ -67,12 +69,23 @@ def test_the_head_of_the_second_block_acts_as_its_comments_say() -> None:
 def test_the_diagnosis_of_the_third_block_is_the_one_that_is_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert len(PYTHON) == 3
     report = run(2)["report"]
     (shown,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
     assert capsys.readouterr().out == shown
     assert not report.ok
     assert report["legal"]
+
+
+def test_the_groups_of_the_fourth_block_run_with_networks_of_ones_own() -> None:
+    assert len(PYTHON) == 4
+    actors, critics = test_groups.networks()
+    batch = test_groups.rollout(actors, team_reward=True)
+    for group, agents in test_groups.AGENTS.items():
+        batch[group, "mask"] = torch.rand(*batch.shape, agents) < 0.8
+    env = SimpleNamespace(group_map=test_groups.AGENTS)
+    given = {"make_group_losses": make_group_losses, "ClipPPOLoss": ClipPPOLoss}
+    out = run(3, env=env, actors=actors, critics=critics, batch=batch, **given)["out"]
+    assert {"walkers", "flyers", "loss_objective", "loss_entropy", "loss_critic"} == set(out.keys())
 
 
 def test_every_file_and_make_target_in_the_commands_exists() -> None:

@@ -18,7 +18,10 @@ class KeyedLossModule(LossModule):
 
     @dataclass
     class _AcceptedKeys:
-        """Keys that ``set_keys`` takes; action and log-prob take a list, all others one key."""
+        """Keys that ``set_keys`` takes; action and log-prob take a list, all others one key.
+
+        ``alive`` says which agents act: ``[*B, agents]``, or ``[*B]``; ``None`` if all do.
+        """
 
         advantage: NestedKey = "advantage"
         value_target: NestedKey = "value_target"
@@ -28,6 +31,7 @@ class KeyedLossModule(LossModule):
         reward: NestedKey = "reward"
         done: NestedKey = "done"
         terminated: NestedKey = "terminated"
+        alive: NestedKey | None = None
 
     default_keys = _AcceptedKeys
 

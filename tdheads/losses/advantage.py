@@ -32,15 +32,21 @@ def with_advantage(loss: PolicyLossModule, tensordict: TensorDictBase) -> Tensor
     todo = f"run a value estimator, e.g. GAE, or store it for {show(loss.tensor_keys.advantage)}"
     for name in ("reward", "done"):  # terminated is done where it is not stored
         require(td, as_key(("next", getattr(loss.tensor_keys, name))), todo)
-    params = loss.critic_network_params.detach() if loss.functional else None
-    targets = loss.target_critic_network_params if loss.functional else None
-    loss.value_estimator(td, params=params, target_params=targets)
+    estimate(loss, td)
     if loss.advantage_norm is not None and loss.training:
         target = td.get(loss.tensor_keys.value_target)
         valid = loss._valid(td)
+        valid = loss._judged(valid, loss._acting(td, valid))
         rows = None if valid is None else valid.for_values(target.shape[:-1])
         move(loss.advantage_norm, target, rows)
     return td
+
+
+def estimate(loss: PolicyLossModule, td: TensorDictBase) -> None:
+    """Write the advantage and the value target, with the loss's critic and estimator."""
+    params = loss.critic_network_params.detach() if loss.functional else None
+    targets = loss.target_critic_network_params if loss.functional else None
+    loss.value_estimator(td, params=params, target_params=targets)
 
 
 def scaled_advantages(

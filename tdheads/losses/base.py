@@ -12,7 +12,7 @@ from torch import Tensor
 from tdheads.keys import ENTROPY, LOG_PROB, NestedKey, as_path, suffixed
 from tdheads.losses import functional as F
 from tdheads.losses.adapter import leaf_entropies
-from tdheads.losses.advantage import scaled_advantages, with_advantage
+from tdheads.losses.advantage import estimate, scaled_advantages, with_advantage
 from tdheads.losses.critic import CriticLossModule
 from tdheads.losses.policy import PolicyRows, Terms, policy_rows
 from tdheads.reduce import add, masked_max, masked_mean, sum_leaves
@@ -72,9 +72,9 @@ class PolicyLoss(CriticLossModule):
         """Compute the loss terms and the figures that go with them; see the class."""
         td = with_advantage(self, tensordict)
         valid = self._valid(td)
-        if valid is not None:
-            td = self._without_garbage(td, valid)
-        rows = policy_rows(self, td, valid)
+        acting = self._acting(td, valid)
+        td = self._without_garbage(td)
+        rows = policy_rows(self, td, acting)
         out = TensorDict()
         objectives = self._objective(td, rows)
         terms = {key: self._reduce(objective, rows.valid) for key, objective in objectives.items()}
@@ -87,8 +87,14 @@ class PolicyLoss(CriticLossModule):
         if self.entropy_bonus:
             self._write_entropy(out, rows)
         if self.critic_coeff is not None:
-            self._write_critic(out, td, valid)
+            self._write_critic(out, td, self._judged(valid, acting))
         return out
+
+    @torch.no_grad()
+    def estimate(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Write the advantage and the value target into the batch, with the loss's estimator."""
+        estimate(self, tensordict)
+        return tensordict
 
     def _objective(self, td: TensorDictBase, rows: PolicyRows) -> dict[NestedKey, Tensor]:
         """Return what is minimised, per row: of the joint action, or of each leaf."""

@@ -23,7 +23,7 @@ from tdheads.losses.advantage import advantage_keys
 from tdheads.losses.coefficients import CoefficientLossModule
 from tdheads.losses.entropy import entropy_coefficients
 from tdheads.losses.estimators import check_estimator
-from tdheads.losses.rows import Valid, clean_inputs, fill, find_valid
+from tdheads.losses.rows import Valid, both, clean_inputs, fill, find_valid
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -82,6 +82,7 @@ class PolicyLossModule(CoefficientLossModule):
         device: torch.device | None = None,
         aggregate: str = "sum",
         value_norm: ValueNorm | None = None,
+        alive_in_critic: bool = False,
         **unknown: Any,
     ) -> None:
         check_keywords(type(self), unknown)
@@ -105,7 +106,7 @@ class PolicyLossModule(CoefficientLossModule):
         self.advantage_norm, self.value_norm = advantage_norm, value_norm
         self.separate_losses = separate_losses
         self.reduction = reduction or "mean"
-        self.aggregate = aggregate
+        self.aggregate, self.alive_in_critic = aggregate, alive_in_critic
         self.delay_actor = delay_actor
         actions, log_probs = actor_keys(self.actor_network)
         if aggregate == "none" and len(actions) != len(log_probs):
@@ -158,6 +159,7 @@ class PolicyLossModule(CoefficientLossModule):
         ends = (*inputs, names.reward, names.done, names.terminated)
         following = [as_key(("next", key)) for key in ends]
         keys = [*self.action_keys, *self.log_prob_keys, *following, *self._old_params()]
+        keys += [] if names.alive is None else [as_key(names.alive)]
         return list(dict.fromkeys([*inputs, *keys]))
 
     @in_keys.setter
@@ -167,6 +169,7 @@ class PolicyLossModule(CoefficientLossModule):
     # ---- rows that count
 
     def _valid(self, td: TensorDictBase) -> Valid | None:
+        """Return the rows that count for every term."""
         key = self.loss_mask_key
         if key is None:
             return None
@@ -174,21 +177,38 @@ class PolicyLossModule(CoefficientLossModule):
             return find_valid(td, AUTO_LOSS_MASK_KEYS)
         return find_valid(td, (key,), required=True)
 
-    def _without_garbage(self, td: TensorDictBase, valid: Valid) -> TensorDictBase:
+    def _acting(self, td: TensorDictBase, valid: Valid | None) -> Valid | None:
+        """Return the rows that count for the policy's terms: those of agents that are alive."""
+        key = self.tensor_keys.alive
+        if key is None:
+            return valid
+        alive = find_valid(td, (key,), required=True)
+        return alive if valid is None or alive is None else both(valid, alive, key)
+
+    def _judged(self, valid: Valid | None, acting: Valid | None) -> Valid | None:
+        """Return the rows that count for the critic's term."""
+        return acting if self.alive_in_critic else valid
+
+    def _without_garbage(self, td: TensorDictBase) -> TensorDictBase:
         """Return the batch with harmless content in the rows that do not count."""
+        valid = self._valid(td)
+        acting = self._acting(td, valid)
+        keys, judged = self.tensor_keys, self._judged(valid, acting)
+        if judged is not None:
+            td = fill(td, judged, [keys.value_target, keys.value], 0, rowwise=True)
+        if acting is None:
+            return td
         masks = mask_fills(self.actor_network)
         inputs = [*self.actor_network.in_keys]
         inputs += [] if self.critic_network is None else [*self.critic_network.in_keys]
-        td = clean_inputs(td, valid, [key for key in map(as_key, inputs) if key not in masks])
+        td = clean_inputs(td, acting, [key for key in map(as_key, inputs) if key not in masks])
         for key, content in masks.items():
-            td = fill(td, valid, [key], content, rowwise=True)
-        keys = self.tensor_keys
-        others = (*advantage_keys(self, td), keys.value_target, keys.value)
+            td = fill(td, acting, [key], content, rowwise=True)
         # 1 is a parameter of every distribution
         stored = [key for key in self._old_params() if key not in masks]
-        td = fill(td, valid, stored, 1, rowwise=True)
-        rows = [*self.action_keys, *self.log_prob_keys, *others]
-        return fill(td, valid, rows, 0, rowwise=True)
+        td = fill(td, acting, stored, 1, rowwise=True)
+        rows = [*self.action_keys, *self.log_prob_keys, *advantage_keys(self, td)]
+        return fill(td, acting, rows, 0, rowwise=True)
 
 
 def _one_or_list(keys: list[NestedKey]) -> NestedKey | list[NestedKey]:

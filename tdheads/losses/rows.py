@@ -108,11 +108,18 @@ def find_valid(
         agents = mask if mask.ndim > ndim else None
         rows = mask if agents is None else mask.flatten(ndim).any(-1)
         new = Valid(rows, agents, as_path(key)[:-1])
-        found = new if found is None else _both(found, new, key)
+        found = new if found is None else both(found, new, key)
     return found
 
 
-def _both(a: Valid, b: Valid, key: NestedKey) -> Valid:
+def both(a: Valid, b: Valid, key: NestedKey) -> Valid:
+    """Return the rows that count by either mask; errors name the second one.
+
+    Example:
+        >>> rows = torch.tensor([True, False])
+        >>> both(Valid(rows), Valid(~rows), "mask").rows
+        tensor([False, False])
+    """
     rows = a.rows & b.rows
     if a.agents is not None and b.agents is not None:
         if a.agents.shape != b.agents.shape:

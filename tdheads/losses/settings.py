@@ -51,6 +51,7 @@ SETTINGS: dict[str, Check] = {
             "normalize_advantage",
             "separate_losses",
             "delay_actor",
+            "alive_in_critic",
         ),
         check_flag,
     ),

@@ -55,8 +55,7 @@ class Batch:
         if self._clean is None:
             with torch.no_grad():
                 td = with_advantage(self.loss, self.td)
-            valid = self.valid
-            self._clean = td if valid is None else self.loss._without_garbage(td, valid)
+            self._clean = self.loss._without_garbage(td)
         return self._clean
 
     @property
@@ -74,8 +73,8 @@ class Batch:
 
     @property
     def valid(self) -> Valid | None:
-        """The rows that count."""
-        return self.loss._valid(self.td)
+        """The rows that count for the policy."""
+        return self.loss._acting(self.td, self.loss._valid(self.td))
 
     def rows(self, shape: torch.Size) -> Tensor:
         """Return where policy rows count, ``[*B]``."""

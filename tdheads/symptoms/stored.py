@@ -48,6 +48,8 @@ def keys_read(batch: Batch) -> dict[NestedKey, str]:
             wanted[key] = "the KL is taken from the policy at collection: store it too"
     if loss.loss_mask_key not in (None, "auto"):
         wanted[as_key(loss.loss_mask_key)] = "it is the loss_mask_key: store it, or set it to None"
+    if loss.tensor_keys.alive is not None:
+        wanted[as_key(loss.tensor_keys.alive)] = "it says which agents act: store it too"
     return wanted | _keys_of_advantage(batch)
 
 

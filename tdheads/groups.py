@@ -1,0 +1,232 @@
+"""One loss per agent group, as one module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor, nn
+
+from tdheads.checks import missing, shape_error, show
+from tdheads.keys import NestedKey, as_key, as_path
+from tdheads.losses import ClipPPOLoss, PolicyLoss
+from tdheads.reduce import add
+
+SIGNALS = ("reward", "done", "terminated")
+TERMS = ("loss_objective", "loss_entropy", "loss_critic")
+
+
+class GroupLosses(TensorDictModuleBase):
+    r"""The losses of several agent groups as one module.
+
+    .. math:: L = \sum_g L_g
+
+    ``forward`` returns a tensordict ``{group: tensordict of its loss}`` and the sums of the
+    groups' ``loss_objective``, ``loss_entropy`` and ``loss_critic``: one optimizer over
+    ``parameters()``, or one per group over ``losses[group].parameters()``, which give the same
+    updates as long as the groups share no parameter.
+
+    A reward, done or terminated that is not there for a group is that of the root, given to each of
+    its agents.
+
+    Args:
+        losses: group -> loss, whose keys name entries of the group; see :func:`make_group_losses`.
+
+    Raises:
+        ValueError: for no loss; for a reward or done of the root with other batch dims.
+        KeyError: for a reward or done that is neither the group's nor the root's.
+
+    Source: independent PPO, https://arxiv.org/abs/2011.09533; TorchRL's ``group_map``.
+
+    Example:
+        >>> import torch
+        >>> from tensordict.nn import TensorDictModule
+        >>> from tdheads import CategoricalHead, PPOLoss, make_actor
+        >>> def loss(group, n):
+        ...     body = TensorDictModule(
+        ...         torch.nn.Linear(4, 64), [(group, "observation")], [(group, "hidden")]
+        ...     )
+        ...     head = CategoricalHead((group, "action"), n)
+        ...     return PPOLoss(make_actor(body, head, in_key=(group, "hidden")))
+        >>> losses = GroupLosses({"walkers": loss("walkers", 3), "flyers": loss("flyers", 5)})
+        >>> list(losses)
+        ['walkers', 'flyers']
+    """
+
+    def __init__(self, losses: Mapping[str, PolicyLoss]) -> None:
+        super().__init__()
+        for group, loss in losses.items():
+            if not isinstance(loss, PolicyLoss):
+                raise TypeError(f"{show(group)}: expected a loss of tdheads, got {loss!r}")
+        if not losses:
+            raise ValueError("GroupLosses: expected a loss for each group, got none")
+        self.groups = list(losses)
+        self.losses = nn.ModuleList(losses.values())
+
+    def __getitem__(self, group: str) -> PolicyLoss:
+        """Return the loss of a group."""
+        if group not in self.groups:
+            raise KeyError(f"{show(group)}: expected one of the groups {self.groups}")
+        return self.losses[self.groups.index(group)]  # type: ignore[return-value]  # a ModuleList
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the groups."""
+        yield from self.groups
+
+    def __len__(self) -> int:
+        """Return the number of groups."""
+        return len(self.groups)
+
+    def values(self) -> Iterator[PolicyLoss]:
+        """Yield the loss of every group."""
+        for group in self.groups:
+            yield self[group]
+
+    def items(self) -> Iterator[tuple[str, PolicyLoss]]:
+        """Yield every group and its loss."""
+        for group in self.groups:
+            yield group, self[group]
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """Every key that ``forward`` may read."""
+        return list(dict.fromkeys(key for loss in self.values() for key in loss.in_keys))
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """Every key that ``forward`` writes."""
+        keys = [as_key((g, *as_path(key))) for g, loss in self.items() for key in loss.out_keys]
+        terms = [term for term in TERMS if any(term in loss.out_keys for loss in self.values())]
+        return [*terms, *keys]
+
+    def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> GroupLosses:
+        """Choose the advantage estimator of every loss."""
+        for loss in self.values():
+            loss.make_value_estimator(value_type, **hyperparams)
+        return self
+
+    def estimate(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Write the advantage and the value target of every group, with its loss's estimator."""
+        for loss in self.values():
+            td = with_signals(tensordict, loss)
+            loss.estimate(td)
+            keys = loss.tensor_keys
+            for key in (keys.advantage, keys.value_target, keys.value):
+                tensordict.set(key, td.get(key))
+        return tensordict
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Compute every loss; see the class."""
+        out = TensorDict()
+        for group, loss in self.items():
+            out.set(group, loss(with_signals(tensordict, loss)))
+        for term in TERMS:
+            found = [out.get((group, term), None) for group in self.groups]
+            terms = [x for x in found if x is not None]
+            if terms:
+                out.set(term, add(terms))
+        return out
+
+
+def with_signals(td: TensorDictBase, loss: PolicyLoss) -> TensorDictBase:
+    """Return a copy of the batch in which reward, done and terminated are there for the group.
+
+    One that is not is that of the root, under the last part of its key, given to each agent.
+
+    Shapes: ``[*B, 1]`` -> ``[*B, agents, 1]``.
+    """
+    td = td.copy()
+    if td.get("next", None) is None:
+        return td
+    for name in SIGNALS:
+        key = as_path(getattr(loss.tensor_keys, name))
+        nested = td.get(("next", *key), None)
+        if nested is not None or len(key) == 1:
+            continue
+        signal = td.get(("next", key[-1]), None)
+        if signal is None:
+            if name == "terminated":  # done is taken for it
+                continue
+            todo = f"give it for the group, or for all at {('next', key[-1])!r}"
+            raise missing(("next", *key), td, todo)
+        td.set(("next", *key), _to_agents(signal, td, key))
+    return td
+
+
+def _to_agents(signal: Tensor, td: TensorDictBase, key: tuple[str, ...]) -> Tensor:
+    shape = td.get(("next", *key[:-1])).batch_size
+    own = td.batch_size
+    if signal.shape != (*own, 1):
+        todo = "one per row of the batch, with a trailing dim of size 1"
+        raise shape_error(("next", key[-1]), (*own, 1), signal, todo)
+    agents = len(shape) - len(own)
+    return signal.reshape((*own, *[1] * agents, 1)).expand(*shape, 1)
+
+
+def make_group_losses(
+    group_map: Iterable[str],
+    actors: Mapping[str, Any],
+    critics: Mapping[str, Any] | None = None,
+    loss_class: type[PolicyLoss] = ClipPPOLoss,
+    *,
+    alive: str | None = None,
+    **options: Any,
+) -> GroupLosses:
+    """Build the loss of every group, with its keys inside of the group.
+
+    Of the group ``g`` the loss reads the leaves and log-probs that its actor writes, the value that
+    its critic writes, and reward, done, terminated, advantage and value target at ``(g, ...)``.
+
+    Args:
+        group_map: the groups, e.g. ``env.group_map``.
+        actors: group -> actor.
+        critics: group -> critic, which writes ``(g, "state_value")``; ``None`` for none.
+        loss_class: e.g. :class:`~tdheads.ClipPPOLoss`.
+        alive: name of the entry in a group that says which of its agents act, such as PettingZoo's
+            ``"mask"``; the others are left out of the policy's terms, and with
+            ``alive_in_critic=True`` of the critic's too.
+        options: keywords of ``loss_class``, the same for each group.
+
+    Raises:
+        KeyError: for a group without an actor or critic.
+        ValueError: for actors or critics of no group.
+
+    Source: design of TorchRL's multi-agent tutorials, which set these keys by hand.
+
+    Example:
+        >>> import torch
+        >>> from tensordict.nn import TensorDictModule
+        >>> from tdheads import CategoricalHead, make_actor
+        >>> body = TensorDictModule(
+        ...     torch.nn.Linear(4, 64), [("a", "observation")], [("a", "hidden")]
+        ... )
+        >>> actor = make_actor(body, CategoricalHead(("a", "action"), 3), in_key=("a", "hidden"))
+        >>> losses = make_group_losses(["a"], {"a": actor})
+        >>> losses["a"].tensor_keys.reward
+        ('a', 'reward')
+    """
+    groups = list(group_map)
+    for name, given in (("actors", actors), ("critics", critics)):
+        if given is None:
+            continue
+        for group in groups:
+            if group not in given:
+                raise KeyError(f"{show(group)}: expected one of the {name}, got {list(given)}")
+        if extra := [group for group in given if group not in groups]:
+            raise ValueError(f"{name}: {extra} are none of the groups {groups}")
+    losses = {}
+    for group in groups:
+        critic = None if critics is None else critics[group]
+        loss = loss_class(actors[group], critic, **options)
+        keys: dict[str, Any] = {
+            name: (group, name) for name in (*SIGNALS, "advantage", "value_target")
+        }
+        if critic is not None:
+            keys["value"] = critic.out_keys[-1]
+        if alive is not None:
+            keys["alive"] = (group, alive)
+        loss.set_keys(**keys)
+        losses[group] = loss
+    return GroupLosses(losses)

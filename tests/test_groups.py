@@ -1,0 +1,296 @@
+"""Agent groups: one loss each, reward and done of the root, agents that are dead."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import Tensor, nn
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+from torchrl.objectives import ValueEstimators
+from torchrl.objectives.value import GAE
+
+from tdheads import (
+    CategoricalHead,
+    ClipPPOLoss,
+    CompositeHead,
+    GroupLosses,
+    KLPENPPOLoss,
+    NormalHead,
+    PPOLoss,
+    SPOLoss,
+    TanhNormalHead,
+    make_actor,
+    make_group_losses,
+)
+
+B, T = 4, 5
+AGENTS = {"walkers": 3, "flyers": 2}
+TERMS = ("loss_objective", "loss_entropy", "loss_critic")
+
+
+def networks() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Walkers pick one of 5 legal moves and a force, flyers a speed inside bounds."""
+    heads = {
+        "walkers": CompositeHead(
+            CategoricalHead(("walkers", "move"), 5, mask=True),
+            NormalHead(("walkers", "force"), (2,)),
+        ),
+        "flyers": TanhNormalHead(("flyers", "action"), 0.0, 3.0, (2,)),
+    }
+    actors, critics = {}, {}
+    for group, head in heads.items():
+        obs, hidden = [(group, "observation")], [(group, "hidden")]
+        body = TensorDictModule(nn.Linear(4, 64), obs, hidden)
+        actors[group] = make_actor(body, head, in_key=(group, "hidden"), gain=1.0)
+        critics[group] = TensorDictModule(nn.Linear(4, 1), obs, [(group, "state_value")])
+    return actors, critics
+
+
+def observed() -> TensorDict:
+    td = TensorDict({}, [B, T])
+    for group, agents in AGENTS.items():
+        td[group] = TensorDict({"observation": torch.randn(B, T, agents, 4)}, [B, T, agents])
+    td["walkers", "move_mask"] = torch.rand(B, T, AGENTS["walkers"], 5) < 0.6
+    td["walkers", "move_mask"][..., 0] = True
+    return td
+
+
+def rollout(actors: dict[str, Any], *, team_reward: bool = False) -> TensorDict:
+    td = observed()
+    with set_exploration_type(ExplorationType.RANDOM), torch.no_grad():
+        for actor in actors.values():
+            actor(td)
+    td["next"] = observed()
+    done = torch.zeros(B, T, 1, dtype=torch.bool)
+    done[:, -1] = True
+    done[1, 2] = True
+    td["next", "done"], td["next", "terminated"] = done, done.clone()
+    if team_reward:
+        td["next", "reward"] = torch.randn(B, T, 1)
+    else:
+        for group, agents in AGENTS.items():
+            td["next", group, "reward"] = torch.randn(B, T, agents, 1)
+    return td
+
+
+def step(losses: Any, td: TensorDict, optimizers: list[torch.optim.Optimizer]) -> None:
+    out = losses(td)
+    sum(out[term] for term in TERMS if term in out.keys()).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def grads(module: nn.Module) -> dict[str, Tensor]:
+    return {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("kind", [PPOLoss, ClipPPOLoss, KLPENPPOLoss, SPOLoss])
+@pytest.mark.parametrize("team_reward", [False, True])
+def test_every_loss_runs_for_every_group_and_declares_its_keys(
+    kind: Any, team_reward: bool
+) -> None:
+    actors, critics = networks()
+    losses = make_group_losses(AGENTS, actors, critics, kind)
+    td = losses.estimate(rollout(actors, team_reward=team_reward))
+    assert td["walkers", "advantage"].shape == torch.Size([B, T, 3, 1])
+    out = losses(td)
+    assert set(out.keys(True, True)) == set(losses.out_keys)
+    for term in TERMS:
+        torch.testing.assert_close(out[term], out["walkers", term] + out["flyers", term])
+    for group in AGENTS:
+        assert out[group, "max_ratio"] == 1
+    assert set(losses.in_keys) >= {("walkers", "move_mask"), ("flyers", "action_log_prob")}
+
+
+def test_advantages_are_gae_with_done_and_reward_given_to_every_agent() -> None:
+    actors, critics = networks()
+    losses = make_group_losses(AGENTS, actors, critics)
+    losses.make_value_estimator(ValueEstimators.GAE, gamma=0.9, lmbda=0.8)
+    td = rollout(actors, team_reward=True)
+    by_hand = td.clone()
+    for name in ("reward", "done", "terminated"):
+        signal = by_hand["next", name].unsqueeze(-2).expand(B, T, 2, 1)
+        by_hand["next", "flyers", name] = signal
+    gae = GAE(gamma=0.9, lmbda=0.8, value_network=critics["flyers"])
+    names = ("reward", "done", "terminated", "advantage", "value_target")
+    gae.set_keys(value=("flyers", "state_value"), **{n: ("flyers", n) for n in names})
+    with torch.no_grad():
+        gae(by_hand)
+    losses.estimate(td)
+    for name in ("advantage", "value_target"):
+        torch.testing.assert_close(td["flyers", name], by_hand["flyers", name])
+    # what the loss computes by itself is the same
+    alone = losses(rollout_of(td))["flyers", "loss_critic"]
+    torch.testing.assert_close(alone, losses(td)["flyers", "loss_critic"])
+    assert ("next", "flyers", "done") not in td.keys(True, True)
+
+
+def rollout_of(td: TensorDict) -> TensorDict:
+    return td.exclude(
+        *((g, n) for g in AGENTS for n in ("advantage", "value_target", "state_value"))
+    )
+
+
+def test_the_reward_scale_of_one_group_does_not_reach_the_other() -> None:
+    actors, critics = networks()
+    losses = make_group_losses(AGENTS, actors, critics, normalize_advantage=True)
+    td = rollout(actors)
+    found = []
+    for scale in (1.0, 1000.0):
+        scaled = td.clone()
+        scaled["next", "flyers", "reward"] *= scale
+        losses.zero_grad()
+        out = losses(losses.estimate(scaled))
+        sum(out[term] for term in TERMS).backward()
+        found.append({group: grads(loss) for group, loss in losses.items()})
+    for name, grad in found[0]["walkers"].items():
+        assert torch.equal(grad, found[1]["walkers"][name])
+    assert any(not torch.equal(g, found[1]["flyers"][n]) for n, g in found[0]["flyers"].items())
+
+
+def test_one_optimizer_and_one_per_group_give_the_same_parameters() -> None:
+    actors, _ = networks()
+    batches = [rollout(actors) for _ in range(10)]
+    results = []
+    for split in (False, True):
+        torch.manual_seed(0)
+        own_actors, own_critics = networks()
+        losses = make_group_losses(AGENTS, own_actors, own_critics)
+        modules = list(losses.values()) if split else [losses]
+        optimizers = [torch.optim.Adam(m.parameters(), lr=0.01) for m in modules]
+        for td in batches:
+            step(losses, losses.estimate(td.clone()), optimizers)
+        results.append(losses.state_dict())
+    for name, value in results[0].items():
+        assert torch.equal(value, results[1][name]), name
+
+
+@pytest.mark.parametrize("in_critic", [False, True])
+def test_dead_agents_reach_no_parameter_of_the_policy(in_critic: bool) -> None:
+    actors, critics = networks()
+    losses = make_group_losses(AGENTS, actors, critics, alive="mask", alive_in_critic=in_critic)
+    td = losses.estimate(rollout(actors))
+    for group, agents in AGENTS.items():
+        td[group, "mask"] = torch.rand(B, T, agents) < 0.7
+    dead = ~td["walkers", "mask"]
+    dirty = td.clone()
+    keys = ["advantage", "move_logits", "force_loc", "force_scale", "move_log_prob", "force"]
+    keys += ["observation", "value_target"] if in_critic else []
+    for key in keys:
+        dirty["walkers", key][dead] = math.nan
+    dirty["walkers", "move_mask"][dead] = False
+    found = []
+    for batch in (td, dirty):
+        losses.zero_grad()
+        out = losses(batch)
+        sum(out[term] for term in TERMS).backward()
+        found.append((out, grads(losses)))
+    for key, figure in found[0][0].items(True, True):
+        torch.testing.assert_close(found[1][0][key], figure, rtol=0, atol=0)
+    for name, grad in found[0][1].items():
+        assert torch.equal(grad, found[1][1][name]), name
+    # worked out apart: the mean over live agents, and of the critic over all or the live ones
+    walkers = td["walkers"]
+    value = critics["walkers"](td.clone())["walkers", "state_value"]
+    rows = nn.functional.smooth_l1_loss(value, walkers["value_target"], reduction="none")[..., 0]
+    expected = rows[walkers["mask"]].mean() if in_critic else rows.mean()
+    torch.testing.assert_close(found[0][0]["walkers", "loss_critic"], expected)
+    gain = walkers["advantage"][..., 0][walkers["mask"]].mean()
+    torch.testing.assert_close(found[0][0]["walkers", "loss_objective"], -gain)
+
+
+def test_padding_and_death_go_together() -> None:
+    actors, critics = networks()
+    losses = make_group_losses(AGENTS, actors, critics, alive="mask")
+    td = losses.estimate(rollout(actors))
+    for group, agents in AGENTS.items():
+        td[group, "mask"] = torch.rand(B, T, agents) < 0.7
+    td["collector", "mask"] = torch.rand(B, T, 1) < 0.7
+    rows = td["collector", "mask"] & td["flyers", "mask"]
+    gain = td["flyers", "advantage"][..., 0][rows].mean()
+    torch.testing.assert_close(losses(td)["flyers", "loss_objective"], -gain)
+
+
+def test_state_dict_and_access_by_group() -> None:
+    actors, critics = networks()
+    losses = make_group_losses(AGENTS, actors, critics)
+    other = make_group_losses(AGENTS, *networks())
+    other.load_state_dict(losses.state_dict())
+    td = losses.estimate(rollout(actors))
+    torch.testing.assert_close(other(td)["loss_critic"], losses(td)["loss_critic"])
+    assert list(losses) == list(AGENTS)
+    assert len(losses) == 2
+    assert losses["flyers"] is dict(losses.items())["flyers"]
+
+
+def mistakes() -> dict[str, tuple[Any, type[Exception], str]]:
+    actors, critics = networks()
+    losses = make_group_losses(AGENTS, actors, critics)
+    td = rollout(actors)
+
+    def changed(**entries: Any) -> Any:
+        batch = td.clone()
+        for name, value in entries.items():
+            batch["next", name] = value
+        return batch
+
+    flat = torch.zeros(B, T, dtype=torch.bool)
+    return {
+        "no loss": (lambda: GroupLosses({}), ValueError, "expected a loss for each group"),
+        "no loss of ours": (
+            lambda: GroupLosses({"a": nn.Linear(1, 1)}),  # type: ignore[dict-item]
+            TypeError,
+            "'a': expected a loss of tdheads",
+        ),
+        "actor missing": (
+            lambda: make_group_losses(AGENTS, {"walkers": actors["walkers"]}),
+            KeyError,
+            r"'flyers': expected one of the actors, got \['walkers'\]",
+        ),
+        "critic missing": (
+            lambda: make_group_losses(AGENTS, actors, {}),
+            KeyError,
+            "expected one of the critics",
+        ),
+        "actor of no group": (
+            lambda: make_group_losses(["walkers"], actors),
+            ValueError,
+            r"actors: \['flyers'\] are none of the groups",
+        ),
+        "unknown group": (lambda: losses["divers"], KeyError, "'divers': expected one of"),
+        "no reward": (
+            lambda: losses.estimate(td.exclude(("next", "flyers", "reward"))),
+            KeyError,
+            r"\('next', 'flyers', 'reward'\).*or for all at \('next', 'reward'\)",
+        ),
+        "done without its last dim": (
+            lambda: losses.estimate(changed(done=flat)),
+            ValueError,
+            r"\('next', 'done'\): expected shape \[4, 5, 1\], got \[4, 5\]",
+        ),
+        "alive missing": (
+            lambda: make_group_losses(AGENTS, actors, critics, alive="mask")(
+                losses.estimate(td.clone())
+            ),
+            KeyError,
+            r"\('walkers', 'mask'\)",
+        ),
+        "misspelt keyword": (
+            lambda: make_group_losses(AGENTS, actors, critics, clip_epsilom=0.1),
+            TypeError,
+            "did you mean 'clip_epsilon'",
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", mistakes())
+def test_mistakes(name: str) -> None:
+    mistake, kind, message = mistakes()[name]
+    with pytest.raises(kind, match=message):
+        mistake()
