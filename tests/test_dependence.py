@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from typing import Any
@@ -14,6 +15,7 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 from torchrl.envs.utils import ExplorationType, set_exploration_type
+from torchrl.objectives import SoftUpdate
 
 from tdheads import (
     BernoulliHead,
@@ -22,6 +24,8 @@ from tdheads import (
     CategoricalHead,
     ClipPPOLoss,
     CompositeHead,
+    Head,
+    KLPENPPOLoss,
     MultiCategoricalHead,
     NormalHead,
     OneHotCategoricalHead,
@@ -29,8 +33,8 @@ from tdheads import (
     make_actor,
 )
 from tests import oracle
-from tests.batches import collect, gradients
-from tests.cases import FEATURES, HEADS, critic
+from tests.batches import TERMS, check_finite_differences, collect, gradients, move
+from tests.cases import FEATURES, HEADS, LOSSES, HeadCase, LossCase, case_ids, critic
 
 B, KINDS, TARGETS, TOOLS = 5, 3, 4, 2
 RELEVANT_KINDS, RELEVANT_TARGETS = (1, 2), (0, 3)
@@ -566,3 +570,60 @@ def test_a_mask_without_its_row_per_parent_is_named() -> None:
         ValueError, match=r"'target_mask': expected shape \[5, 3, 4\], got \[5, 4\]"
     ):
         chain()(td)
+
+
+# ---- a loss runs the networks with parameters that are not theirs
+
+
+def _own_parameters() -> Head:
+    """Leaves with parameters of their own, of which entropy and KL are exact."""
+    return CompositeHead(
+        CategoricalHead("kind", 3),
+        NormalHead("force", (2,), free_scale=True, when={"kind": [1, 2]}),
+        CategoricalHead("target", 5, after=("kind",), enumerate_parents=True),
+        num_features=13,
+    )
+
+
+def _padded_and_moved(
+    dtype: torch.dtype = torch.float64,
+) -> tuple[nn.Module, TensorDict]:
+    case = HeadCase("own parameters", _own_parameters)
+    td = collect(case, actor := case.actor(dtype), [7], dtype)
+    td["collector", "mask"] = torch.arange(7).unsqueeze(-1) % 3 != 0
+    move(actor, 0.3)
+    return actor, td
+
+
+@pytest.mark.parametrize("kind", LOSSES, ids=case_ids(LOSSES))
+def test_a_copied_loss_uses_its_own_parameters(kind: LossCase) -> None:
+    actor, td = _padded_and_moved()
+    loss = kind.build(actor, critic(torch.float64))
+    expected, expected_grad = gradients(loss, td)
+    found, found_grad = gradients(twin := copy.deepcopy(loss), td)
+    assert set(found_grad) == set(expected_grad)
+    for name, grad in expected_grad.items():
+        torch.testing.assert_close(found_grad[name], grad)
+    check_finite_differences(twin, td, TERMS)
+    move(loss, seed=1)
+    again, _ = gradients(twin, td)
+    for key, figure in found.items(True, True):
+        torch.testing.assert_close(again[key], figure)
+        torch.testing.assert_close(expected[key], figure)
+
+
+def test_the_kl_from_the_target_policy_is_not_that_from_the_policy_itself() -> None:
+    actor, td = _padded_and_moved()
+    loss = KLPENPPOLoss(actor, None, delay_actor=True, adapt_beta=False)
+    SoftUpdate(loss, eps=0.9)
+    old = copy.deepcopy(actor).get_dist(td.clone())
+    move(actor, 0.3, seed=1)
+    new = actor.get_dist(td.clone())
+    expected = old.kl(new)
+    found = loss(td)["kl"]
+    rows = td["collector", "mask"].squeeze(-1)
+    total = sum(expected.values())[rows].mean()
+    assert all((expected[f"{leaf}_kl"][rows] > 1e-3).any() for leaf in ("force", "target"))
+    torch.testing.assert_close(found, total)
+    ratio = sum(new.log_prob(td).values()) - sum(old.log_prob(td).values())
+    torch.testing.assert_close(loss(td)["kl_approx"], -ratio[rows].mean())

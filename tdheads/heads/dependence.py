@@ -57,6 +57,17 @@ def parameter_module(
     return TensorDictModule(module, in_keys=keys, out_keys=list(leaf.param_keys.values()))
 
 
+def _weights_of(module: nn.Module) -> TensorDictBase:
+    """Return the tensors that a module computes with, wherever ``to_module`` may have put them."""
+    found = {}
+    for path, part in module.named_modules():
+        # a target's parameters are plain attributes, which TensorDict.from_module does not see
+        for name, value in {**vars(part), **part._buffers, **part._parameters}.items():
+            if isinstance(value, Tensor):
+                found[f"{path}.{name}" if path else name] = value
+    return TensorDict(found).unflatten_keys(".")
+
+
 class HeadConditional(Movable):
     """A leaf head and a tensordict as the conditional distribution of the leaf given its parents.
 
@@ -86,6 +97,10 @@ class HeadConditional(Movable):
     ) -> None:
         self.head, self.lenient, self.parents = head, lenient, parents
         self.td, self.rows, self.module, self.written = td, rows, module, written
+        # a loss runs the head with parameters of its own, or a target's, which have to be the
+        # same whenever a log-prob, entropy or KL is asked for
+        self.own = {} if stored else head.held_params()
+        self.weights = None if module is None else _weights_of(module)
         dependence = head.dependence
         self.when = dependence.when
         mask = () if dependence.mask_given is None else (dependence.mask_given,)
@@ -119,7 +134,8 @@ class HeadConditional(Movable):
     def _params(self, actions: Actions, rows: torch.Size) -> dict[str, Tensor]:
         td = self.td if self.module is None else self._run(self.module, actions, rows)
         params = {name: self.head.read_param(td, name) for name in self.head.param_keys}
-        shapes = dict(self.head.param_shapes)
+        params |= self.own
+        shapes = {**self.head.param_shapes, **{name: own.shape for name, own in self.own.items()}}
         if self.stored:
             own = self.head.read_own(td)
             shapes.update({name: value.shape[len(self.rows) :] for name, value in own.items()})
@@ -136,7 +152,9 @@ class HeadConditional(Movable):
         lead = rows[: len(rows) - len(self.rows)]
         td = td.expand(*lead, *td.batch_size) if lead else td
         td.update({key: actions[key] for key in self.head.dependence.after})
-        td = module(td)
+        assert self.weights is not None
+        with self.weights.to_module(module, preserve_module_state=False):
+            td = module(td)
         if self.written is not None:
             self.written.update({key: td.get(key) for key in self.head.param_keys.values()})
         return td

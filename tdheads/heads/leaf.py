@@ -152,6 +152,10 @@ class LeafHead(Head):
         """Name -> key of parameters that the head holds itself, and writes when it acts."""
         return {}
 
+    def held_params(self) -> dict[str, Tensor]:
+        """Return the parameters of ``own_keys`` by name, as the head holds them: for all rows."""
+        return {}
+
     def own_params(self, params: Mapping[str, Tensor]) -> dict[NestedKey, Tensor]:
         """Return the parameters of ``own_keys`` as they are written, given the others."""
         return {}

@@ -93,6 +93,10 @@ class LocScaleHead(LeafHead):
         """A free scale is written under ``K_scale``."""
         return {} if self.raw_scale is None else {"scale": suffixed(self.action_key, SCALE)}
 
+    def held_params(self) -> dict[str, Tensor]:
+        """Return the raw free scale, if there is one."""
+        return {} if self.raw_scale is None else {"scale": self.raw_scale}
+
     def own_params(self, params: Mapping[str, Tensor]) -> dict[NestedKey, Tensor]:
         """Return the raw free scale of every row."""
         if self.raw_scale is None:
