@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
+import torch
+from tensordict.nn import set_composite_lp_aggregate
+
+from tdheads import ClipPPOLoss
+from tests import cases
+from tests.batches import collect, move
 
 TESTS = Path(__file__).parent
 
@@ -101,7 +110,97 @@ DEPENDENCE: dict[str, list[str]] = {
     ],
 }
 
-NAMED = [name for faults in (MASKS, DEPENDENCE) for names in faults.values() for name in names]
+LOSSES: dict[str, list[str]] = {
+    "a global flag changes types and shapes": [
+        "test_heads::test_no_global_flag_changes_a_key_or_a_shape",
+        "test_traps::test_foreign_composites_of_every_flag",
+        "test_faults::test_threads_that_set_the_flag_change_no_figure",
+    ],
+    "a flat advantage is summed over the batch": [
+        "test_drop_in::test_a_flat_advantage_is_refused_for_every_kind_of_actor",
+    ],
+    "open event dims are averaged when a leaf is alone": [
+        "test_heads::test_event_dims_are_closed",
+        "test_traps::test_elementwise_distributions_in_a_foreign_actor_are_summed",
+        "test_clip_loss::test_a_plain_normal_of_another_library_is_summed_over_its_event_dims",
+    ],
+    "a stray dim of an action is broadcast": [
+        "test_traps::test_a_continuous_action_with_a_stray_or_missing_dim_is_an_error",
+        "test_clip_loss::test_misuse_is_answered_with_the_key_what_was_found_and_what_to_do",
+    ],
+    "a team advantage means another ratio for another number of leaves": [
+        "test_clip_loss::test_a_team_advantage_is_broadcast_over_per_agent_ratios",
+        "test_traps::test_a_team_advantage_means_per_agent_ratios_for_every_actor",
+    ],
+    "entropy coefficients are averaged, lost or misnamed": [
+        "test_clip_loss::test_entropy_coefficients_per_leaf",
+        "test_clip_loss::test_entropy_coefficients_are_saved_and_can_be_scheduled",
+        "test_losses::test_entropy_coefficients_are_scheduled_leaf_by_leaf",
+        "test_traps::test_entropy_coefficients_follow_their_leaf_when_keys_are_set_in_another_order",
+    ],
+    "every leaf is clipped by itself": [
+        "test_clip_loss::test_the_joint_ratio_is_clipped_not_each_leaf",
+    ],
+    "the KL of a composite is one random draw": [
+        "test_losses::test_the_kl_is_that_from_the_stored_to_the_current_policy",
+        "test_losses::test_the_kl_of_a_masked_leaf_by_enumeration",
+        "test_losses::test_finite_differences_of_every_term",
+        "test_joint::test_gradcheck_under_masks",
+    ],
+    "the gradient uses the beta after adaptation, and evaluation moves it": [
+        "test_losses::test_beta_takes_part_as_it_is_and_moves_afterwards",
+        "test_losses::test_beta_stays_in_evaluation_without_gradients_and_without_valid_rows",
+        "test_compile::test_the_compiled_loss_equals_eager_and_compiles_once",
+    ],
+    "probabilities that underflow, and 0 times inf": [
+        "test_clip_loss::test_a_zero_coefficient_drops_a_term_that_is_not_finite",
+        "test_traps::test_kl_is_infinite_also_where_the_forbidden_probability_rounds_to_zero",
+    ],
+    "advantages are normalised over padding, or are nan": [
+        "test_clip_loss::test_normalisation_uses_valid_rows_only_and_never_gives_nan",
+        "test_clip_loss::test_normalisation_keeps_the_dims_apart_that_the_user_names",
+        "test_losses::test_a_batch_without_a_valid_row_moves_no_statistics",
+    ],
+    "figures include padded rows": [
+        "test_clip_loss::test_garbage_in_padded_rows_changes_nothing",
+        "test_losses::test_garbage_in_padded_rows_changes_nothing",
+    ],
+    "another action is scored than was written": [
+        "test_tanh_normal::test_a_written_action_scores_the_same_when_it_is_read_back",
+        "test_heads::test_every_ratio_is_exactly_one_at_the_bounds",
+    ],
+    "a centred loc is at an end of asymmetric bounds": [
+        "test_tanh_normal::test_centred_loc_is_the_middle_of_asymmetric_bounds",
+    ],
+    "importing changes the checks of the process": [
+        "test_faults::test_importing_changes_no_check_of_torch_that_torchrl_leaves_alone",
+    ],
+    "a loss does not compile, and compiled entropies draw": [
+        "test_compile::test_the_compiled_loss_equals_eager_and_compiles_once",
+        "test_compile::test_padding_and_one_ratio_per_leaf_compile_too",
+        "test_faults::test_a_loss_draws_no_random_numbers",
+    ],
+    "stacked parameters and several processes": [
+        "test_transforms::test_vmap_over_stacked_parameters_equals_a_loop",
+        "test_transforms::test_the_gradient_of_every_stacked_parameter_equals_backward",
+        "test_ddp::test_two_processes_have_the_gradient_of_one_on_the_joined_batch",
+        "test_ddp::test_networks_in_ddp_are_refused_inside_a_loss",
+    ],
+    "messages that do not say what is missing": [
+        "test_clip_loss::test_misuse_is_answered_with_the_key_what_was_found_and_what_to_do",
+        "test_clip_loss::test_bad_arguments_are_refused_in_the_constructor",
+        "test_losses::test_parameters_that_were_not_stored_are_named",
+        "test_heads::test_misspelt_keywords_are_refused",
+    ],
+    "declared keys are not those written": [
+        "test_losses::test_keys_written_are_the_keys_declared",
+        "test_heads::test_keys_written_are_the_keys_declared",
+    ],
+}
+
+NAMED = [
+    name for faults in (MASKS, DEPENDENCE, LOSSES) for names in faults.values() for name in names
+]
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -113,5 +212,65 @@ def test_the_test_exists(name: str) -> None:
 
 def test_every_fault_has_a_test() -> None:
     assert len(MASKS) == 18
+    assert len(LOSSES) == 19
     assert len(DEPENDENCE) == 4
-    assert all(names for faults in (MASKS, DEPENDENCE) for names in faults.values())
+    assert all(names for faults in (MASKS, DEPENDENCE, LOSSES) for names in faults.values())
+
+
+# ---- what no other test file says
+
+
+@pytest.mark.parametrize("kind", cases.LOSSES, ids=cases.case_ids(cases.LOSSES))
+@pytest.mark.parametrize("case", cases.HEADS, ids=cases.case_ids(cases.HEADS))
+def test_a_loss_draws_no_random_numbers(case: cases.HeadCase, kind: cases.LossCase) -> None:
+    """Eagerly, and so compiled: there is nothing to draw in what is traced."""
+    td = collect(case, actor := case.actor(), [5])
+    loss = kind.build(actor, cases.critic())
+    before = torch.get_rng_state()
+    loss(td)
+    assert (torch.get_rng_state() == before).all()
+
+
+def test_threads_that_set_the_flag_change_no_figure() -> None:
+    """The flag is one for the process, and interleaved threads may leave it stuck."""
+    case = cases.HEADS[-1]
+    td = collect(case, actor := case.actor(), [5])
+    move(actor)
+    loss = ClipPPOLoss(actor, cases.critic())
+    expected = loss(td)
+    inside, done = threading.Barrier(3, timeout=60), threading.Barrier(3, timeout=60)
+
+    def hold(value: bool) -> None:
+        with set_composite_lp_aggregate(value):
+            inside.wait()
+            done.wait()
+
+    threads = [threading.Thread(target=hold, args=(value,)) for value in (True, False)]
+    with set_composite_lp_aggregate(True):  # puts the flag back, which the threads may leave stuck
+        for thread in threads:
+            thread.start()
+        inside.wait()
+        found = loss(td)
+        done.wait()
+        for thread in threads:
+            thread.join()
+        after = loss(td)
+    for out in (found, after):
+        assert set(out.keys(True, True)) == set(loss.out_keys)
+        for key, figure in expected.items(True, True):
+            assert (out[key] == figure).all()
+
+
+def test_importing_changes_no_check_of_torch_that_torchrl_leaves_alone() -> None:
+    """TorchRL turns them off when it is imported; tdheads leaves them as they are after that."""
+    code = (
+        "import torchrl.modules, torchrl.objectives\n"
+        "from torch.distributions import Distribution as D\n"
+        "for state in (True, False):\n"
+        "    D.set_default_validate_args(state)\n"
+        "    import tdheads\n"
+        "    assert D._validate_args is state\n"
+        "    for name in [n for n in __import__('sys').modules if n.startswith('tdheads')]:\n"
+        "        del __import__('sys').modules[name]\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240, cwd=TESTS.parent)
