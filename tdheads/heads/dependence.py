@@ -98,9 +98,9 @@ class HeadConditional(Movable):
         self.head, self.lenient, self.parents = head, lenient, parents
         self.td, self.rows, self.module, self.written = td, rows, module, written
         # a loss runs the head with parameters of its own, or a target's, which have to be the
-        # same whenever a log-prob, entropy or KL is asked for
+        # same whenever a log-prob, entropy or KL is asked for; acting is over when it returns
         self.own = {} if stored else head.held_params()
-        self.weights = None if module is None else _weights_of(module)
+        self.weights = None if module is None or written is not None else _weights_of(module)
         dependence = head.dependence
         self.when = dependence.when
         mask = () if dependence.mask_given is None else (dependence.mask_given,)
@@ -152,9 +152,11 @@ class HeadConditional(Movable):
         lead = rows[: len(rows) - len(self.rows)]
         td = td.expand(*lead, *td.batch_size) if lead else td
         td.update({key: actions[key] for key in self.head.dependence.after})
-        assert self.weights is not None
-        with self.weights.to_module(module, preserve_module_state=False):
+        if self.weights is None:
             td = module(td)
+        else:
+            with self.weights.to_module(module, preserve_module_state=False):
+                td = module(td)
         if self.written is not None:
             self.written.update({key: td.get(key) for key in self.head.param_keys.values()})
         return td
