@@ -27,6 +27,7 @@ def make_head(
     action_spec: TensorSpec,
     observation_spec: Composite | None = None,
     *,
+    group: NestedKey | None = None,
     mask: NestedKey | bool | Mapping[NestedKey, NestedKey | bool] | None = None,
     joint: bool = False,
     on_empty: str = "error",
@@ -48,6 +49,8 @@ def make_head(
             in use (``action_mask``, ``avail_actions``, ..., ``mask`` where its shape fits). An
             integer action whose mask has fewer entries than its spec has choices takes the mask's
             number: what has no entry is never legal. A mask that is wider is an error.
+        group: take only the leaves inside of this entry, such as an agent group's; their keys keep
+            its name in front.
         mask: ``None`` to search, ``False`` for none, a key, or a mapping leaf -> key or ``False``.
         joint: multi-discrete leaves choose among all combinations, with a joint mask.
         on_empty: what a row without a legal choice is, ``"error"`` or ``"neutral"``.
@@ -81,7 +84,7 @@ def make_head(
     if not isinstance(observation_spec, (Composite, NoneType)):
         kind = type(observation_spec).__name__
         raise TypeError(f"observation_spec: expected the environment's Composite, got a {kind}")
-    leaves = dict(_action_leaves(action_spec, observation_spec))
+    leaves = _inside(group, dict(_action_leaves(action_spec, observation_spec)))
     if not leaves:
         raise ValueError(f"action_spec: expected an action, got none in {action_spec}")
     own = _own_options(leaf_options)
@@ -101,6 +104,18 @@ def make_head(
             check_spec_mask(head, leaf)
         heads.append(head)
     return heads[0] if len(heads) == 1 else CompositeHead(*heads)
+
+
+def _inside(
+    group: NestedKey | None, leaves: dict[NestedKey, LeafSpec]
+) -> dict[NestedKey, LeafSpec]:
+    if group is None:
+        return leaves
+    prefix = as_path(as_key(group, "group"))
+    found = {key: leaf for key, leaf in leaves.items() if as_path(key)[: len(prefix)] == prefix}
+    if not found:
+        raise ValueError(f"group: expected one that has actions, got {group!r} of {list(leaves)}")
+    return found
 
 
 def _own_options(given: Any) -> dict[NestedKey, dict[str, Any]]:
