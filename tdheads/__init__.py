@@ -37,3 +37,4 @@ from tdheads.losses import KLPENPPOLoss as KLPENPPOLoss
 from tdheads.losses import PolicyLoss as PolicyLoss
 from tdheads.losses import PPOLoss as PPOLoss
 from tdheads.losses import SPOLoss as SPOLoss
+from tdheads.transforms import ActionSpecMask as ActionSpecMask

@@ -6,15 +6,11 @@ import importlib.util
 
 import pytest
 import torch
-from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
-from torch import Tensor
-from torchrl.data import Binary, Composite
-from torchrl.envs import TransformedEnv
-from torchrl.envs.transforms import Transform
+from torchrl.envs import PendulumEnv, TransformedEnv
 from torchrl.envs.utils import ExplorationType, check_env_specs, set_exploration_type
 
-from tdheads import Head, MultiCategoricalHead, make_head
+from tdheads import ActionSpecMask, Head, MultiCategoricalHead, make_head
 
 # Environments' packages warn of their own affairs.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -40,25 +36,6 @@ def random_policy(head: Head, rows: tuple[int, ...]) -> TensorDictModuleBase:
     return TensorDictSequential(module, head)
 
 
-class MaskOfSpec(Transform):
-    """Copies the mask that the environment keeps in its action spec into the data."""
-
-    @property
-    def mask(self) -> Tensor:
-        return self.parent.base_env.full_action_spec[PLAYERS].mask.clone()
-
-    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return next_tensordict.set(("agents", "action_mask"), self.mask)
-
-    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDict:
-        return tensordict_reset.set(("agents", "action_mask"), self.mask)
-
-    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        shape = self.mask.shape
-        observation_spec["agents", "action_mask"] = Binary(shape[-1], shape, dtype=torch.bool)
-        return observation_spec
-
-
 @needs("pyspiel", "pettingzoo")
 @pytest.mark.parametrize("categorical", [False, True], ids=["one-hot", "categorical"])
 @pytest.mark.parametrize("game", ["tic_tac_toe", "leduc_poker"])
@@ -68,7 +45,7 @@ def test_openspiel_keeps_its_mask_in_the_action_spec(game: str, categorical: boo
     base = OpenSpielEnv(game, categorical_actions=categorical)
     with pytest.raises(ValueError, match=r"its action spec has a mask, and none is found for it"):
         make_head(base.full_action_spec, base.observation_spec)
-    env = TransformedEnv(base, MaskOfSpec())
+    env = TransformedEnv(base, ActionSpecMask())
     env.set_seed(0)
     torch.manual_seed(0)
     check_env_specs(env)
@@ -112,3 +89,8 @@ def test_jumanjis_multi_cvrp_has_fewer_choices_than_its_spec_says() -> None:
     for actions, mask in zip(td["action"].tolist(), td["action_mask"], strict=True):
         assert all(bool(mask[vehicle, node]) for vehicle, node in enumerate(actions))
     assert len(set(td["action"].flatten().tolist())) > 15
+
+
+def test_a_spec_without_a_mask_needs_no_transform() -> None:
+    with pytest.raises(ValueError, match="expected an action spec with a mask, got none in"):
+        TransformedEnv(PendulumEnv(), ActionSpecMask()).observation_spec  # noqa: B018

@@ -140,9 +140,9 @@ def check_spec_mask(head: LeafHead, leaf: LeafSpec) -> None:
         key, own = show(head.action_key), show(suffixed(head.action_key, MASK))
         raise ValueError(
             f"{key}: its action spec has a mask, and none is found for it in the observation spec;"
-            f" a head reads masks from the data: write it there with a transform, as {own}, or"
-            f" name its key with mask={{{key}: key}}; mask=False or mask={{{key}: False}} leaves"
-            " it out"
+            " a head reads masks from the data: write it there with the transform ActionSpecMask()"
+            f" of tdheads, as {own}, or name its key with mask={{{key}: key}}; mask=False or"
+            f" mask={{{key}: False}} leaves it out"
         )
 
 
