@@ -1,7 +1,8 @@
 """Under torch.compile(fullgraph=True) every head and loss equals eager, and compiles once.
 
-Clip is compiled by inductor around every head, the others around the hybrid one; the rest of the
-table by "aot_eager", which traces forward and backward alike but generates no code.
+Clip is compiled by inductor around every head, the others around the hybrid one. The rest of the
+table: the KL penalty by "aot_eager", which traces forward and backward alike but generates no code,
+and the losses that differ from Clip in one line by "eager", which captures the graph.
 """
 
 from __future__ import annotations
@@ -77,8 +78,9 @@ def batches_of(case: HeadCase, actor: nn.Module, *, padded: bool = False) -> lis
     return batches
 
 
+BACKENDS = {"clip": "inductor", "kl-penalty": "aot_eager"}
 CROSS = [
-    (case, kind, "inductor" if kind.name == "clip" or case is HYBRID else "aot_eager")
+    (case, kind, "inductor" if case is HYBRID else BACKENDS.get(kind.name, "eager"))
     for kind in LOSSES
     for case in HEADS
 ]
