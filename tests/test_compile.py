@@ -8,7 +8,11 @@ and the losses that differ from Clip in one line by "eager", which captures the 
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,3 +147,34 @@ def test_acting_compiles_without_a_graph_break(case: HeadCase, mode: str) -> Non
     if mode == "DETERMINISTIC":
         for key in actor.out_keys:
             torch.testing.assert_close(found[key], expected[key])
+
+
+@pytest.mark.parametrize("name", ["normal", "tree", "hybrid"])
+def test_a_new_process_compiles_the_kl_at_once_and_once(name: str) -> None:
+    """torch looks a KL up at its first use, and dynamo guards on what it has looked up."""
+    script = f"""
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from tdheads import KLPENPPOLoss
+from tests.batches import collect, move
+from tests.cases import HEADS, critic
+case = next(case for case in HEADS if case.name == {name!r})
+actor = case.actor()
+batches = [collect(case, actor, [11], seed=seed) for seed in range(3)]
+move(actor)
+counter = CompileCounterWithBackend("eager")
+compiled = torch.compile(KLPENPPOLoss(actor, critic()), backend=counter, fullgraph=True)
+for batch in batches:
+    compiled(batch)
+print(counter.frame_count)
+"""
+    root = Path(__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        timeout=200,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert done.stdout.strip() == "1", done.stderr[-2000:]

@@ -1,6 +1,6 @@
 """Distributions of action leaves, and their joint distribution."""
 
-from tdheads.distributions import torch_kinds as torch_kinds  # registers KLs
+from tdheads.distributions import closed_forms as closed_forms  # registers KLs, looks them up
 from tdheads.distributions.action import ActionDistribution as ActionDistribution
 from tdheads.distributions.box_normal import BoxNormal as BoxNormal
 from tdheads.distributions.dependent import DependentDistribution as DependentDistribution

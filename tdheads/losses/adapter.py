@@ -14,6 +14,7 @@ from torchrl.modules import MaskedOneHotCategorical, OneHotCategorical, OneHotOr
 from torchrl.modules.distributions.utils import sample_and_log_prob
 
 from tdheads.distributions import ActionDistribution, IndependentLeaf
+from tdheads.distributions.closed_forms import look_up
 from tdheads.keys import ENTROPY, LOG_PROB, NestedKey, as_key, suffixed
 from tdheads.reduce import sum_event
 
@@ -57,6 +58,9 @@ def as_action_distribution(
 
 class ForeignLeaf(IndependentLeaf):
     """A distribution of another library, closed by the loss: its stored log-prob may be open."""
+
+
+look_up(ForeignLeaf)
 
 
 def _close(dist: Distribution, row_ndim: int) -> Distribution:

@@ -14,6 +14,7 @@ from torchrl.modules.distributions.utils import has_analytic_kl
 
 from tdheads.checks import require
 from tdheads.distributions import ActionDistribution, GatedLeaf
+from tdheads.distributions.closed_forms import has_closed_form
 from tdheads.keys import NestedKey, as_key
 from tdheads.losses.adapter import as_action_distribution, draw_and_score
 
@@ -99,4 +100,4 @@ def _kl(p: Distribution, q: Distribution, *, samples: int) -> Tensor:
 def _has_closed_form(p: Distribution, q: Distribution) -> bool:
     if isinstance(p, GatedLeaf) and isinstance(q, GatedLeaf):
         return _has_closed_form(p.base, q.base)
-    return has_analytic_kl(p, q)
+    return has_closed_form(p, q) or has_analytic_kl(p, q)
