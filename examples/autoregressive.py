@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from compare import Curve, draw, options, train
-from envs import BINPACK_OBSERVATION, binpack, encode_binpack
+from envs import BINPACK_OBSERVATION, MissingPackageError, binpack, encode_binpack
 from tensordict import TensorDictBase
 from torchrl.data import Binary, Categorical, Composite
 from torchrl.envs import TransformedEnv
@@ -92,4 +92,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except MissingPackageError as error:
+        raise SystemExit(str(error)) from None

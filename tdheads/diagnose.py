@@ -76,11 +76,11 @@ class Report(Mapping[str, tuple[Finding, ...]]):
 def diagnose(loss: PolicyLoss, td: TensorDictBase) -> Report:
     r"""Check a first batch, collected with the weights that the loss has now.
 
-    Looked at, in this order: are all ``keys`` there; is anything ``nan``; can the ``policy`` be
-    built; is every stored action ``legal`` under the stored mask; is the ``ratio`` of every leaf,
-    :math:`w = p_{new}(a) / p_{old}(a)`, exactly 1, as it is before the first update; which rows are
-    ``empty``; is the scale of the ``advantage`` sound; does every leaf get a ``gradient``; does the
-    ``forward`` run.
+    Looked at, in this order: are all ``keys`` there; is anything ``nan``; is there a ``mask`` that
+    the head was built without; can the ``policy`` be built; is every stored action ``legal`` under
+    the stored mask; is the ``ratio`` of every leaf, :math:`w = p_{new}(a) / p_{old}(a)`, exactly 1,
+    as it is before the first update; which rows are ``empty``; is the scale of the ``advantage``
+    sound; does every leaf get a ``gradient``; does the ``forward`` run.
 
     Args:
         loss: any loss of tdheads; it is not changed, nor is torch's random state.

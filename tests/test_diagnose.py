@@ -53,7 +53,8 @@ def test_a_sound_set_up_has_no_findings(case: HeadCase, kind: LossCase) -> None:
     assert report.ok
     assert [f for f in report.findings if f.level != "note"] == []
     assert set(report) == {
-        "keys", "nan", "policy", "legal", "ratio", "empty", "advantage", "gradient", "forward",
+        "keys", "nan", "mask", "policy", "legal",
+        "ratio", "empty", "advantage", "gradient", "forward",
     }  # fmt: skip
     assert str(report).count("ok ") >= 7
 
@@ -108,6 +109,23 @@ def test_a_policy_that_acted_without_its_mask() -> None:
     finding = only(diagnose(ClipPPOLoss(actor, critic()), td), "ratio")
     assert finding.key == "action"
     assert "those without the mask" in finding.todo
+
+
+def test_a_head_that_was_built_without_the_mask() -> None:
+    actor, td = batch(next(case for case in HEADS if case.name == "flat"))
+    td["action_mask"] = torch.rand(B, N) < 0.5
+    finding = only(diagnose(ClipPPOLoss(actor, critic()), td), "mask")
+    assert (finding.level, finding.key) == ("warning", "action_mask")
+    assert "mask=True" in finding.todo
+    td["action_mask"] = torch.ones(B, 2)  # something else of that name
+    assert not diagnose(ClipPPOLoss(actor, critic()), td)["mask"]
+
+
+def test_nan_in_the_advantage() -> None:
+    actor, td = batch()
+    td["advantage"][3] = math.nan
+    finding = only(diagnose(ClipPPOLoss(actor, critic(), normalize_advantage=True), td), "nan")
+    assert (finding.key, finding.found) == ("advantage", "nan in row 3 (1 of 11)")
 
 
 def test_weights_that_moved_since_the_collection() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
@@ -12,8 +13,10 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.modules import ProbabilisticActor, TanhNormal
 from torchrl.objectives import ClipPPOLoss as TorchRLClipPPOLoss
+from torchrl.objectives import ValueEstimators
 from torchrl.objectives.value import GAE
 
+import tdheads
 from tdheads import ClipPPOLoss
 from tests.batches import collect, gradients
 from tests.cases import FEATURES, HEADS, HeadCase, critic
@@ -169,3 +172,26 @@ def test_a_missing_old_value_is_answered_in_torchrls_words(change: dict[str, Any
     first, _, last = found[1].strip("\"'").partition(" 'value_key' ")
     assert first in found[0]
     assert last in found[0]
+
+
+@pytest.mark.parametrize("name", ["PPOLoss", "ClipPPOLoss", "KLPENPPOLoss", "SPOLoss"])
+def test_the_signature_shows_every_keyword(name: str) -> None:
+    shown = inspect.signature(getattr(tdheads, name)).parameters
+    own = {"ClipPPOLoss": {"clip_epsilon"}, "KLPENPPOLoss": {"dtarg", "beta"}}.get(name, set())
+    assert {"actor_network", "critic_network", "entropy_coeff", "aggregate", *own} <= set(shown)
+    assert "options" not in shown
+
+
+@pytest.mark.parametrize("kind", [ValueEstimators.MAGAE, "magae"])
+def test_the_multi_agent_estimator_takes_its_keywords(kind: Any) -> None:
+    loss = ClipPPOLoss(HEADS[0].actor(), critic())
+    loss.make_value_estimator(kind, gamma=0.9, lmbda=0.8, agent_dim=-2)
+    assert float(loss.value_estimator.gamma) == pytest.approx(0.9)
+    with pytest.raises(TypeError, match="MultiAgentGAE has no keyword 'lambda_'"):
+        loss.make_value_estimator(kind, lambda_=0.8)
+
+
+@pytest.mark.parametrize("name", ["PPOLoss", "KLPENPPOLoss"])
+def test_a_bool_is_no_clip_value_beside_the_clipped_loss(name: str) -> None:
+    with pytest.raises(ValueError, match=r"clip_value must be a float or a scalar .* got True"):
+        getattr(tdheads, name)(HEADS[0].actor(), critic(), clip_value=True)

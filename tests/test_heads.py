@@ -622,3 +622,10 @@ def test_actors_work_unchanged_in_torchrls_other_losses(case: HeadCase, loss_cla
     grads = [p.grad for p in actor.parameters()]
     assert all(grad is not None and grad.isfinite().all() for grad in grads)
     assert any((grad != 0).any() for grad in grads if grad is not None)
+
+
+def test_features_of_another_width_than_the_projection_reads_are_named() -> None:
+    body = TensorDictModule(nn.Linear(FEATURES, 32), ["observation"], ["hidden"])
+    actor = make_actor(body, CategoricalHead("action", N))
+    with pytest.raises(ValueError, match=r"'hidden': expected .* 64\], got .*num_features=32"):
+        actor(TensorDict({"observation": torch.zeros(3, FEATURES)}, [3]))

@@ -187,6 +187,8 @@ ASSIGNED: dict[str, tuple[type[PolicyLoss], dict[str, Row]]] = {
         **numbers("max_importance_ratio", "> 0", 0),
         **numbers("clip_value", ">= 0", -0.1),
         **numbers("entropy_coeff", "that is finite", INF),
+        "clip_value=True": ({"clip_value": True}, ValueError,
+            "clip_value must be a float or a scalar tensor, got True"),  # in TorchRL's words
         "none": ({"entropy_coeff": None}, TypeError, "entropy_coeff: .* got None"),
         "mapping": ({"entropy_coeff": {"action": 1.0}}, ValueError, "this loss has one"),
         "shape": ({"entropy_coeff": torch.ones(2)}, ValueError,

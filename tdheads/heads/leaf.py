@@ -105,7 +105,13 @@ class LeafHead(Head):
 
     @abc.abstractmethod
     def distribution(self, *args: Any, **kwargs: Any) -> Distribution:
-        """Build the distribution, batch shape ``[*B]``; called with ``mask=`` and the params."""
+        """Build the distribution, batch shape ``[*B]``; called with ``mask=`` and the params.
+
+        Of a distribution of your own are needed ``batch_shape``, ``event_shape``, ``support``,
+        ``sample``, ``log_prob`` with one number per row, ``mode`` or ``deterministic_sample``, and
+        ``closed = True``. Without an ``entropy`` (do not define one that raises) a loss samples
+        it, without a ``register_kl`` the KL; ``empty`` ``[*B]`` marks rows with nothing to choose.
+        """
 
     def get_dist(self, tensordict: TensorDictBase) -> Distribution:
         """Build the distribution of the action; a missing parameter or mask is an error."""

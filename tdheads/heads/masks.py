@@ -128,6 +128,11 @@ def _misfit(head: LeafHead, leaf: LeafSpec, key: NestedKey, shape: torch.Size) -
         todo = "say joint=True for a mask over the product of the choices, or say"
     elif any(len(event) == len(s) and event[-1] > s[-1] for s in head.mask_shapes):
         todo = "the action has no such choices: correct one of the specs, or say"
+    elif any(len(event) == len(s) + 1 and event[1:] == s for s in head.mask_shapes):
+        todo = (
+            "for a mask that depends on another leaf build the head by hand, CompositeHead(...,"
+            " mask_given=leaf), or say"
+        )
     return ValueError(
         f"{show(key)}: expected a mask of {show(head.action_key)} of shape {expected}, got"
         f" {list(shape)}; {todo} mask={{leaf: key or False}}"

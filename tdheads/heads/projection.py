@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from tensordict.nn import TensorDictModule
@@ -60,6 +60,27 @@ def check_features(num_features: int, gain: float = 1.0) -> None:
     check_number("gain", gain, lambda x: x >= 0, ">= 0")
 
 
+class Projection(nn.Sequential):
+    """A linear layer from the features to the parameters, which refuses another width.
+
+    Example:
+        >>> split = SplitParams([torch.Size([2]), torch.Size([2])], "params")
+        >>> Projection(torch.nn.Linear(3, 4), split, in_key="hidden")(torch.zeros(5, 3))[0].shape
+        torch.Size([5, 2])
+    """
+
+    def __init__(self, linear: nn.Linear, split: SplitParams, in_key: NestedKey) -> None:
+        super().__init__(linear, split)
+        self.width, self.in_key = linear.in_features, in_key
+
+    def forward(self, features: Tensor) -> Any:
+        """Project."""
+        if features.shape[-1] != self.width:
+            todo = f"give the width of the features: num_features={features.shape[-1]}"
+            raise shape_error(self.in_key, f"[..., {self.width}]", features, todo)
+        return super().forward(features)  # type: ignore[no-untyped-call]  # torch has no types
+
+
 def make_split(leaves: Sequence[HasParams], in_key: NestedKey) -> TensorDictModule:
     """Return the module that splits the raw tensor at ``in_key`` into the leaves' parameters."""
     split = _splitter(leaves, in_key)
@@ -74,7 +95,7 @@ def make_projection(
     linear = nn.Linear(num_features, sum(split.sizes))
     nn.init.orthogonal_(linear.weight, gain)
     nn.init.zeros_(linear.bias)
-    layer = nn.Sequential(linear, split)
+    layer = Projection(linear, split, in_key)
     return TensorDictModule(layer, in_keys=[in_key], out_keys=_param_keys(leaves))
 
 

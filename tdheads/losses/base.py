@@ -29,6 +29,12 @@ class PolicyLoss(CriticLossModule):
               L_{entropy} = -\mathrm{mean}_V \sum_l c_l H_l, \quad
               L_{critic} = c_v\, \mathrm{mean}_V\, d(V(s), R)
 
+    A loss of your own subclasses it as ``losses/spo.py`` does: ``_surrogate`` returns what is
+    maximised from :class:`~tdheads.losses.policy.Terms`; with ``needs_kl = True`` they hold the KL.
+    ``log_weight`` is there with ``delay_actor`` or ``max_importance_ratio`` only. A coefficient is
+    registered with ``register_coeff_buffer`` and named in ``_schedulable_buffers`` and, with its
+    range, in ``settings``.
+
     Rows that the validity mask (``loss_mask_key``) excludes reach no term, no statistic and no
     parameter, whatever they hold.
     """

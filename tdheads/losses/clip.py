@@ -38,7 +38,8 @@ class ClipPPOLoss(PolicyLoss):
         clip_epsilon: one number, or ``(low, high)``.
         clip_value: clip the value around the one at collection, by this much or, if ``True``, by
             ``clip_epsilon``.
-        entropy_coeff: one number, or leaf -> number.
+        entropy_coeff: one number, or leaf -> number; either is changed by assignment,
+            ``loss.entropy_coeff = {"kind": 0.0}``, of all leaves or some.
         normalize_advantage: over the valid rows of the batch.
         options: further keywords of TorchRL's ``PPOLoss``: ``critic_coeff``, ``loss_critic_type``,
             ``normalize_advantage_exclude_dims``, ``advantage_norm``, ``separate_losses``,

@@ -29,6 +29,17 @@ CLASSES: dict[Any, type] = {
 }
 
 
+def _keywords(kind: type) -> list[str]:
+    """Return the keywords of a class, and of its bases where it passes on what it does not know."""
+    known: list[str] = []
+    for base in (b for b in kind.__mro__ if "__init__" in vars(b)):
+        params = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
+        known += [param.name for param in params if param.kind is not param.VAR_KEYWORD]
+        if all(param.kind is not param.VAR_KEYWORD for param in params):
+            break
+    return known
+
+
 def check_estimator(value_type: Any, hyperparams: Mapping[str, Any]) -> None:
     """Refuse a keyword that the estimator does not know, and discounts outside of 0 to 1.
 
@@ -44,7 +55,7 @@ def check_estimator(value_type: Any, hyperparams: Mapping[str, Any]) -> None:
     name = value_type.lower() if isinstance(value_type, str) else ""
     kind = CLASSES.get(value_type) if name == "" else by_name.get(name)
     if kind is not None:
-        known = list(inspect.signature(kind).parameters)
+        known = _keywords(kind)
         for key in hyperparams:
             if key not in known:
                 what = f"make_value_estimator: {kind.__name__} has no keyword"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,19 @@ class PolicyLossModule(CoefficientLossModule):
         **dict.fromkeys(("gamma", "lmbda"), "give it to loss.make_value_estimator(...)"),
         **{f"{name}_key": f"loss.set_keys({name}=...)" for name in KeyedLossModule.names()},
     }
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Show the keywords of the constructor, which ``__new__`` would hide."""
+        super().__init_subclass__(**options)
+        params: dict[str, inspect.Parameter] = {}
+        for base in (b for b in cls.__mro__ if "__init__" in vars(b)):
+            own = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
+            named = [param for param in own if param.kind is not param.VAR_KEYWORD]
+            params = {**{p.name: p for p in named}, **params}
+            if base is PolicyLossModule:
+                break
+        ordered = sorted(params.values(), key=lambda param: param.kind)
+        cls.__signature__ = inspect.Signature(ordered)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Refuse unknown keywords before anything else."""

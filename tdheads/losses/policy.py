@@ -116,7 +116,10 @@ def _score(
     """Return the policy's distribution and the log-probs of the stored actions."""
     for key in loss.action_keys:
         if require_tensor(td, key, "store the actions that were taken").requires_grad:
-            raise ValueError(f"{show(key)}: expected a stored action, got one that requires grad")
+            raise ValueError(
+                f"{show(key)}: expected a stored action, got one that requires grad; collect under"
+                " torch.no_grad(), or detach() the batch"
+            )
     with loss.using("actor_network", params) as actor:
         dist = actor.get_dist(td)
     dist = as_action_distribution(dist, loss.action_keys, rows)
@@ -162,7 +165,10 @@ def stored_log_probs(
         todo = "store the log-probs that the actor wrote (return_log_prob=True)"
         stored = require_float(td, key, todo)
         if stored.requires_grad:
-            raise ValueError(f"{show(key)}: expected a stored log-prob, got one that requires grad")
+            raise ValueError(
+                f"{show(key)}: expected a stored log-prob, got one that requires grad; collect"
+                " under torch.no_grad(), or detach() the batch"
+            )
         shape, event = dist[leaf].batch_shape, dist[leaf].event_shape
         if stored.shape == shape + event and isinstance(dist[leaf], ForeignLeaf):
             stored = sum_event(stored, len(event))

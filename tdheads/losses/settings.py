@@ -40,6 +40,12 @@ def _norm(name: str, value: Any) -> None:
     check_class(name, value, ValueNorm, "a ValueNorm of torchrl.modules, or None")
 
 
+def _clip_value(name: str, value: Any) -> None:
+    if isinstance(value, bool):  # in TorchRL's words
+        raise ValueError(f"{name} must be a float or a scalar tensor, got {value}.")
+    number(">= 0", lambda x: x >= 0, off=True)(name, value)
+
+
 positive = number("> 0", lambda x: x > 0)
 
 #: name -> what it may be; a loss adds its own
@@ -61,7 +67,7 @@ SETTINGS: dict[str, Check] = {
     "aggregate": one_of("sum", "none"),
     "entropy_coeff": number("that is finite", lambda _: True),
     "critic_coeff": number(">= 0", lambda x: x >= 0, off=True),
-    "clip_value": number(">= 0", lambda x: x >= 0, off=True),
+    "clip_value": _clip_value,
     "max_importance_ratio": number("> 0", lambda x: x > 0, off=True),
     "advantage_norm": _norm,
     "value_norm": _norm,

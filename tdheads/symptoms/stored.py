@@ -7,10 +7,10 @@ import difflib
 from torch import Tensor
 
 from tdheads.checks import rows_where
-from tdheads.keys import NestedKey, as_key, as_path
+from tdheads.keys import MASK, NestedKey, as_key, as_path, suffixed
 from tdheads.losses.adapter import mask_fills
 from tdheads.losses.divergence import stored_keys
-from tdheads.symptoms.batch import ERROR, ERRORS, Batch, Symptom, Symptoms, told
+from tdheads.symptoms.batch import ERROR, ERRORS, WARNING, Batch, Symptom, Symptoms, told
 
 
 def check_keys(batch: Batch) -> Symptoms:
@@ -56,14 +56,30 @@ def keys_read(batch: Batch) -> dict[NestedKey, str]:
 def _keys_of_advantage(batch: Batch) -> dict[NestedKey, str]:
     loss, keys = batch.loss, batch.loss.tensor_keys
     if batch.td.get(keys.advantage, None) is not None:
-        target = as_key(keys.value_target)
         todo = "run a value estimator, e.g. GAE, on the batch"
-        return {} if loss.critic_coeff is None else {target: todo}
+        targets = [] if loss.critic_coeff is None else [as_key(keys.value_target)]
+        return dict.fromkeys([as_key(keys.advantage), *targets], todo)
     if loss.critic_network is None:
         todo = "run a value estimator: a loss without a critic cannot compute it"
         return {as_key(keys.advantage): todo}
     todo = "the advantage is not there and is computed from it"
     return {as_key(("next", key)): todo for key in (keys.reward, keys.done)}
+
+
+def check_mask(batch: Batch) -> Symptoms:
+    """A mask that lies beside the action is one that the head was built with."""
+    td = batch.td
+    for head in batch.actor.modules():
+        shapes = getattr(head, "mask_shapes", ())
+        if not shapes or getattr(head, "mask_key", "") is not None:
+            continue
+        key = suffixed(head.action_key, MASK)
+        mask, action = td.get(key, None), td.get(head.action_key)
+        rows = action.shape[: action.ndim - len(head.event_shape)]
+        if isinstance(mask, Tensor) and mask.shape in [(*rows, *shape) for shape in shapes]:
+            found = f"in the batch, but the head of {head.action_key!r} was built without a mask"
+            todo = "build it with mask=True, or leave the entry out if all is legal"
+            yield Symptom(WARNING, key, found, todo)
 
 
 def check_nan(batch: Batch) -> Symptoms:
