@@ -267,6 +267,20 @@ def test_discrete_actions_are_rows(spec: TensorSpec, shape: str) -> None:
 def test_a_wide_mask_is_flat_or_padded_in_a_batched_environment() -> None:
     spec = Composite(action=MultiCategorical([2, 3], shape=(7, 2)), shape=(7,))
     for shape in ((5,), (2, 3)):
-        head = make_head(spec, Composite(action_mask=bits(7, *shape), shape=(7,)))
+        head = make_head(spec, Composite(action_mask=bits(7, *shape), shape=(7,)), joint=False)
         assert isinstance(head, MultiCategoricalHead)
         assert head.mask_key == "action_mask"
+
+
+@pytest.mark.parametrize("nvec", [[2, 2], [2, 5]])
+def test_a_mask_that_may_be_joint_or_one_per_dimension_has_to_be_stated(nvec: list[int]) -> None:
+    spec = Composite(action=MultiCategorical(nvec))
+    observation = Composite(action_mask=Binary(max(nvec), (2, max(nvec)), dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"'action_mask': .*say joint=False or joint=True"):
+        make_head(spec, observation)
+    widths = {
+        joint: make_head(spec, observation, joint=joint).num_params for joint in (False, True)
+    }
+    assert widths == {False: sum(nvec), True: nvec[0] * nvec[1]}
+    options = {"action": {"joint": True}}
+    assert make_head(spec, observation, leaf_options=options).num_params == nvec[0] * nvec[1]

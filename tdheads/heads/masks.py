@@ -139,6 +139,21 @@ def _misfit(head: LeafHead, leaf: LeafSpec, key: NestedKey, shape: torch.Size) -
     )
 
 
+def check_stated(
+    head: LeafHead, leaf: LeafSpec, key: NestedKey | bool, observation_spec: Composite | None
+) -> None:
+    """Refuse a mask that may be one per dimension, padded, or one over the product."""
+    if not isinstance(head, MultiCategoricalHead) or observation_spec is None:
+        return
+    key = suffixed(head.action_key, MASK) if key is True else key
+    shape = observation_spec[key].shape if key in _leaves(observation_spec) else torch.Size()
+    if shape == leaf.batch + head.layout.mask_shapes[1] == leaf.batch + torch.Size(head.nvec):
+        raise ValueError(
+            f"{show(key)}: a mask of shape {list(shape)} may be one for each dimension of"
+            f" {show(head.action_key)}, or one over its combinations; say joint=False or joint=True"
+        )
+
+
 def check_spec_mask(head: LeafHead, leaf: LeafSpec) -> None:
     """Refuse to drop a mask that only the action spec has, as in OpenSpiel's environments."""
     if leaf.masked and head.mask_shapes:

@@ -17,7 +17,14 @@ from tdheads.heads.base import Head
 from tdheads.heads.composite import CompositeHead
 from tdheads.heads.leaf import LeafHead
 from tdheads.heads.leaf_spec import LeafSpec
-from tdheads.heads.masks import check_guess, check_spec_mask, find_mask, given_masks, with_mask
+from tdheads.heads.masks import (
+    check_guess,
+    check_spec_mask,
+    check_stated,
+    find_mask,
+    given_masks,
+    with_mask,
+)
 from tdheads.heads.registry import check_built, find_factory
 from tdheads.heads.stacked import event_spec
 from tdheads.keys import NestedKey, as_key, as_path
@@ -29,7 +36,7 @@ def make_head(
     *,
     group: NestedKey | None = None,
     mask: NestedKey | bool | Mapping[NestedKey, NestedKey | bool] | None = None,
-    joint: bool = False,
+    joint: bool | None = None,
     on_empty: str = "error",
     validate: bool = True,
     scale_mapping: str = "biased_softplus_1.0",
@@ -52,7 +59,9 @@ def make_head(
         group: take only the leaves inside of this entry, such as an agent group's; their keys keep
             its name in front.
         mask: ``None`` to search, ``False`` for none, a key, or a mapping leaf -> key or ``False``.
-        joint: multi-discrete leaves choose among all combinations, with a joint mask.
+        joint: ``True``: multi-discrete leaves choose among all combinations, with a joint mask;
+            ``False``: their dimensions are independent. ``None`` is ``False``, unless the shape of
+            a mask fits both: then it has to be stated.
         on_empty: what a row without a legal choice is, ``"error"`` or ``"neutral"``.
         validate, scale_mapping, free_scale: as in the heads.
         leaf_options: leaf -> its own values of these, e.g. ``{"kind": {"on_empty": "neutral"}}``.
@@ -70,10 +79,14 @@ def make_head(
         >>> head.in_keys
         ['action_logits', 'action_mask']
     """
-    for name, flag in {"joint": joint, "validate": validate, "free_scale": free_scale}.items():
+    for name, flag in {
+        "joint": False if joint is None else joint,
+        "validate": validate,
+        "free_scale": free_scale,
+    }.items():
         check_flag(name, flag)
     options = {
-        "joint": joint,
+        "joint": bool(joint),
         "on_empty": on_empty,
         "validate": validate,
         "scale_mapping": scale_mapping,
@@ -98,6 +111,8 @@ def make_head(
         head = build(leaf, False)
         found = masks[key] if key in masks else find_mask(head, leaf, observation_spec)
         if found is not False:
+            if joint is None and "joint" not in own.get(key, {}):
+                check_stated(head, leaf, found, observation_spec)
             head = build(with_mask(head, leaf, found, observation_spec), found)
             check_guess(head, heads, masks)
         elif key not in masks:
