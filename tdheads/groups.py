@@ -121,7 +121,8 @@ class GroupLosses(TensorDictModuleBase):
         """Compute every loss; see the class."""
         out = TensorDict()
         for group, loss in self.items():
-            out.set(group, loss(with_signals(tensordict, loss)))
+            known = tensordict.get(loss.tensor_keys.advantage, None) is not None
+            out.set(group, loss(tensordict if known else with_signals(tensordict, loss)))
         for term in TERMS:
             found = [out.get((group, term), None) for group in self.groups]
             terms = [x for x in found if x is not None]

@@ -279,7 +279,12 @@ def mistakes() -> dict[str, tuple[Any, type[Exception], str]]:
                 losses.estimate(td.clone())
             ),
             KeyError,
-            r"\('walkers', 'mask'\)",
+            r"\('walkers', 'mask'\).*says which agents act",
+        ),
+        "several masks of the living": (
+            lambda: losses["flyers"].set_keys(alive=["mask", "alive"]),
+            ValueError,
+            "alive: expected one key, got",
         ),
         "misspelt keyword": (
             lambda: make_group_losses(AGENTS, actors, critics, clip_epsilom=0.1),

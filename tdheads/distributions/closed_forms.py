@@ -59,7 +59,7 @@ look_up(*KINDS, GatedLeaf, IndependentLeaf)
 
 
 def has_closed_form(p: Distribution, q: Distribution) -> bool:
-    """Whether both are of one of the kinds above, gated or with closed event dims or not.
+    """Whether both are of one of the kinds above, with closed event dims or not.
 
     Example:
         >>> import torch
@@ -67,8 +67,6 @@ def has_closed_form(p: Distribution, q: Distribution) -> bool:
         >>> has_closed_form(dist, dist), has_closed_form(dist, Normal(0.0, 1.0))
         (True, False)
     """
-    if isinstance(p, GatedLeaf) and isinstance(q, GatedLeaf):
-        return has_closed_form(p.base, q.base)
     if isinstance(p, IndependentLeaf) and isinstance(q, IndependentLeaf):
         return has_closed_form(p.base_dist, q.base_dist)
     return type(p) is type(q) and type(p) in KINDS

@@ -34,6 +34,7 @@ class SparseCategorical(ChoiceDistribution):
         n: number of choices in all.
         names, options: ``names``, ``on_empty``, ``validate_args`` as in :class:`MaskedCategorical`.
 
+    ``logits`` and ``probs`` are of the listed choices, ``[*B, M]``, ``-inf`` and 0 for padding.
     Values are choices, shape ``[*B]`` int64; one that is not listed has log-prob ``-inf``.
 
     Raises:
@@ -94,16 +95,6 @@ class SparseCategorical(ChoiceDistribution):
     def sizes(self) -> tuple[int, ...]:
         """Number of choices, listed or not."""
         return (self.n,)
-
-    @property
-    def logits(self) -> Tensor:
-        """Log-probabilities of the listed choices, ``[*B, M]``, ``-inf`` for padding."""
-        return self.base.logits
-
-    @property
-    def probs(self) -> Tensor:
-        """Probabilities of the listed choices, ``[*B, M]``, 0 for padding."""
-        return self.base.probs
 
     @property
     def support(self) -> constraints.Constraint:

@@ -2,122 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tensordict.nn import mappings
-from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch import Tensor
 
-from tdheads.arguments import as_shape, check_flag, check_number
-from tdheads.checks import check_finite, eager
 from tdheads.distributions import IndependentLeaf, TanhNormal
 from tdheads.distributions.bounds import Bounds
 from tdheads.distributions.box_normal import BoxNormal, Sides
 from tdheads.distributions.gaussian import Gaussian
-from tdheads.distributions.inputs import upcast
-from tdheads.heads.leaf import LeafHead
-from tdheads.heads.parents import check_floating
-from tdheads.keys import SCALE, NestedKey, suffixed
-
-
-def _mapping(name: str) -> Callable[[Tensor], Tensor]:
-    todo = "see tensordict.nn.mappings"
-    if not isinstance(name, str):
-        raise TypeError(f"scale_mapping: expected the name of a mapping, got {name!r}; {todo}")
-    try:
-        with torch.device("cpu"):  # it computes a number, whatever the default device is
-            return mappings(name)
-    except (NotImplementedError, ValueError) as error:
-        raise ValueError(f"scale_mapping: no mapping {name!r}; {todo}") from error
-
-
-class LocScaleHead(LeafHead):
-    """Base of heads with a location and a scale per action dim.
-
-    The raw scale is mapped to a positive one as TorchRL's ``NormalParamExtractor`` does:
-    ``scale = max(mapping(raw), scale_lb)``.
-
-    Args:
-        action_key: the leaf key ``K``.
-        shape: shape of one action, ``()`` for a scalar.
-        loc, scale: keys of the parameters, if they are not ``K_loc`` and ``K_scale``.
-        scale_mapping: a name that :func:`tensordict.nn.mappings` knows; ``"none"`` if the network
-            already writes a positive scale. ``"biased_softplus_1.0"`` maps 0 to 1.
-        scale_lb: lower bound of the scale.
-        free_scale: learn one scale per action dim that does not depend on the state, as SB3 and
-            CleanRL do, instead of reading ``K_scale``.
-        leaf: ``dtype``, ``validate``, ``return_log_prob``, ``default_interaction_type``.
-    """
-
-    takes_mask = False
-
-    def __init__(
-        self,
-        action_key: NestedKey = "action",
-        shape: Sequence[int] = (1,),
-        *,
-        loc: NestedKey | None = None,
-        scale: NestedKey | None = None,
-        scale_mapping: str = "biased_softplus_1.0",
-        scale_lb: float = 1e-4,
-        free_scale: bool = False,
-        **leaf: Any,
-    ) -> None:
-        shape = as_shape(action_key, shape)
-        check_flag("free_scale", free_scale)
-        check_number("scale_lb", scale_lb, lambda x: x >= 0, ">= 0")
-        if free_scale and scale is not None:
-            raise ValueError(f"{action_key!r}: free_scale=True reads no scale, got scale={scale!r}")
-        names = ["loc"] if free_scale else ["loc", "scale"]
-        super().__init__(
-            action_key,
-            dict.fromkeys(names, shape),
-            param_keys={"loc": loc, "scale": scale},
-            **leaf,
-        )
-        check_floating(self.action_key, self.dtype)
-        self.shape = shape
-        self.scale_lb = scale_lb
-        self.scale_mapping = _mapping(scale_mapping)
-        self.raw_scale = nn.Parameter(torch.zeros(shape)) if free_scale else None
-
-    @property
-    def event_shape(self) -> torch.Size:
-        """Shape of one action."""
-        return self.shape
-
-    @property
-    def own_keys(self) -> dict[str, NestedKey]:
-        """A free scale is written under ``K_scale``."""
-        return {} if self.raw_scale is None else {"scale": suffixed(self.action_key, SCALE)}
-
-    def held_params(self) -> dict[str, Tensor]:
-        """Return the raw free scale, if there is one."""
-        return {} if self.raw_scale is None else {"scale": self.raw_scale}
-
-    def own_params(self, params: Mapping[str, Tensor]) -> dict[NestedKey, Tensor]:
-        """Return the raw free scale of every row."""
-        if self.raw_scale is None:
-            return {}
-        # a copy: a view of the parameter would follow its updates
-        return {self.own_keys["scale"]: self.raw_scale.expand_as(params["loc"]).clone()}
-
-    def _loc_scale(self, loc: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
-        raw = self.raw_scale if scale is None else scale
-        assert raw is not None
-        if self.validate and eager():
-            todo = "look at the network that wrote it"
-            for name, value in {"loc": loc, "scale": scale}.items():
-                if value is not None:
-                    check_finite(value, {**self.param_keys, **self.own_keys}[name], todo)
-        mapped = self.scale_mapping(upcast(raw)).clamp_min(self.scale_lb)
-        return upcast(loc), mapped.expand_as(loc)
-
-    def _close(self, dist: Distribution) -> IndependentLeaf:
-        checks = self.validate and eager()
-        return IndependentLeaf(dist, len(self.shape), validates=checks, names=self.names)
+from tdheads.heads.loc_scale import LocScaleHead
+from tdheads.keys import NestedKey
 
 
 class NormalHead(LocScaleHead):

@@ -59,7 +59,7 @@ class KeyedLossModule(LossModule):
         for name, key in kwargs.items():
             if name not in self.names():
                 raise ValueError(unknown_name("set_keys: unknown name", name, self.names()))
-            if name in ONE_KEY and isinstance(key, list):
+            if name not in ("action", "sample_log_prob") and isinstance(key, list):
                 raise ValueError(
                     f"{name}: expected one key, got {key}; a loss has one reward and one done. Use"
                     " one loss per agent group"

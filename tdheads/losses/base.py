@@ -79,7 +79,8 @@ class PolicyLoss(CriticLossModule):
         td = with_advantage(self, tensordict)
         valid = self._valid(td)
         acting = self._acting(td, valid)
-        td = self._without_garbage(td)
+        judged = self._judged(valid, acting)
+        td = self._without_garbage(td, acting, judged)
         rows = policy_rows(self, td, acting)
         out = TensorDict()
         objectives = self._objective(td, rows)
@@ -93,7 +94,7 @@ class PolicyLoss(CriticLossModule):
         if self.entropy_bonus:
             self._write_entropy(out, rows)
         if self.critic_coeff is not None:
-            self._write_critic(out, td, self._judged(valid, acting))
+            self._write_critic(out, td, judged)
         return out
 
     @torch.no_grad()
@@ -121,9 +122,9 @@ class PolicyLoss(CriticLossModule):
 
     def _acted_on(self, rows: PolicyRows) -> list[Tensor]:
         """Return the log-ratios on which the surrogate acts: the joint one, or one per leaf."""
-        if self.aggregate == "sum":
+        if self.aggregate == "sum" or rows.leaf_log_ratio is None:
             return [rows.log_ratio]
-        return [rows.leaf_terms(key, rows.log_ratio).log_ratio for key in self.action_keys]
+        return [rows.leaf_log_ratio.get(suffixed(key, LOG_PROB)) for key in self.action_keys]
 
     # ---- what is written
 

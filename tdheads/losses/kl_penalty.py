@@ -127,6 +127,6 @@ class KLPENPPOLoss(PolicyLoss):
         # in a transform there are several KLs and one beta
         if not (self.adapt_beta and self.training and torch.is_grad_enabled()) or transformed():
             return
-        # a batch without a valid row has no KL, which moves nothing
-        none = torch.zeros_like(kl).bool() if rows.valid is None else ~rows.valid.any()
-        self.update_beta(kl.masked_fill(none, torch.nan))
+        if rows.valid is not None:  # a batch without a valid row has no KL, which moves nothing
+            kl = kl.masked_fill(~rows.valid.any(), torch.nan)
+        self.update_beta(kl)

@@ -123,12 +123,7 @@ class PolicyLossModule(CoefficientLossModule):
         self.aggregate, self.alive_in_critic = aggregate, alive_in_critic
         self.delay_actor = delay_actor
         actions, log_probs = actor_keys(self.actor_network)
-        if aggregate == "none" and len(actions) != len(log_probs):
-            raise ValueError(
-                f"aggregate='none': expected one log-prob per leaf of {actions}, the actor writes"
-                f" {log_probs}; build it with tdheads' heads, or under"
-                " set_composite_lp_aggregate(False)"
-            )
+        _check_aggregate(aggregate, actions, log_probs)
         self.set_keys(action=_one_or_list(actions), sample_log_prob=_one_or_list(log_probs))
         coeff = entropy_coefficients(0.01 if entropy_coeff is None else entropy_coeff, actions)
         device = device or next((p.device for p in self.parameters()), None)
@@ -189,27 +184,29 @@ class PolicyLossModule(CoefficientLossModule):
             return None
         if key == "auto":
             return find_valid(td, AUTO_LOSS_MASK_KEYS)
-        return find_valid(td, (key,), required=True)
+        todo = "it is the loss_mask_key: store it, or set it to None"
+        return find_valid(td, (key,), required=todo)
 
     def _acting(self, td: TensorDictBase, valid: Valid | None) -> Valid | None:
         """Return the rows that count for the policy's terms: those of agents that are alive."""
         key = self.tensor_keys.alive
         if key is None:
             return valid
-        alive = find_valid(td, (key,), required=True)
+        todo = "it says which agents act (set_keys(alive=...)): store it, or set it to None"
+        alive = find_valid(td, (key,), required=todo)
         return alive if valid is None or alive is None else both(valid, alive, key)
 
     def _judged(self, valid: Valid | None, acting: Valid | None) -> Valid | None:
         """Return the rows that count for the critic's term."""
         return acting if self.alive_in_critic else valid
 
-    def _without_garbage(self, td: TensorDictBase) -> TensorDictBase:
+    def _without_garbage(
+        self, td: TensorDictBase, acting: Valid | None, judged: Valid | None
+    ) -> TensorDictBase:
         """Return the batch with harmless content in the rows that do not count."""
-        valid = self._valid(td)
-        acting = self._acting(td, valid)
-        keys, judged = self.tensor_keys, self._judged(valid, acting)
+        keys = self.tensor_keys
         if judged is not None:
-            td = fill(td, judged, [keys.value_target, keys.value], 0, rowwise=True)
+            td = fill(td, judged, [keys.value_target, keys.value], 0)
         if acting is None:
             return td
         masks = mask_fills(self.actor_network)
@@ -217,16 +214,25 @@ class PolicyLossModule(CoefficientLossModule):
         inputs += [] if self.critic_network is None else [*self.critic_network.in_keys]
         td = clean_inputs(td, acting, [key for key in map(as_key, inputs) if key not in masks])
         for key, content in masks.items():
-            td = fill(td, acting, [key], content, rowwise=True)
+            td = fill(td, acting, [key], content)
         # 1 is a parameter of every distribution
         stored = [key for key in self._old_params() if key not in masks]
-        td = fill(td, acting, stored, 1, rowwise=True)
+        td = fill(td, acting, stored, 1)
         rows = [*self.action_keys, *self.log_prob_keys, *advantage_keys(self, td)]
-        return fill(td, acting, rows, 0, rowwise=True)
+        return fill(td, acting, rows, 0)
 
 
 def _one_or_list(keys: list[NestedKey]) -> NestedKey | list[NestedKey]:
     return keys if len(keys) > 1 else keys[0]
+
+
+def _check_aggregate(aggregate: str, actions: list[Any], log_probs: list[Any]) -> None:
+    if aggregate == "none" and len(actions) != len(log_probs):
+        raise ValueError(
+            f"aggregate='none': expected one log-prob per leaf of {actions}, the actor writes"
+            f" {log_probs}; build it with tdheads' heads, or under"
+            " set_composite_lp_aggregate(False)"
+        )
 
 
 def _dims(dims: Any) -> tuple[int, ...]:

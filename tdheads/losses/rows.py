@@ -74,9 +74,11 @@ class Valid(NamedTuple):
 
 
 def find_valid(
-    td: TensorDictBase, mask_keys: Iterable[NestedKey], *, required: bool = False
+    td: TensorDictBase, mask_keys: Iterable[NestedKey], *, required: str = ""
 ) -> Valid | None:
     """Combine the validity masks that are there; ``None`` if there is none.
+
+    ``required`` says what to do about a mask that is missing; empty, it need not be there.
 
     A trailing dim of size 1, as masks next to ``[*B, 1]`` rewards have, is dropped.
 
@@ -95,7 +97,7 @@ def find_valid(
         mask = td.get(key, None)
         if mask is None:
             if required:
-                raise missing(key, td, "it is the loss_mask_key: store it, or set it to None")
+                raise missing(key, td, required)
             continue
         if not isinstance(mask, Tensor):
             mask = require_tensor(td, key, "name the entry that is a mask")
@@ -158,8 +160,6 @@ def fill(
     valid: Valid,
     keys: Iterable[NestedKey],
     content: float | Tensor,
-    *,
-    rowwise: bool = False,
 ) -> TensorDictBase:
     """Give the invalid rows of entries that no network reads a content that does no harm.
 
@@ -172,7 +172,7 @@ def fill(
     for key in keys:
         value = td.get(key, None)
         if isinstance(value, Tensor):
-            mask = valid.for_entry(key, value, rowwise=rowwise)
+            mask = valid.for_entry(key, value, rowwise=True)
             if mask is not None:
                 content = torch.as_tensor(content, device=value.device).to(value.dtype)
                 td.set(key, torch.where(mask, value, content))

@@ -55,7 +55,8 @@ class Batch:
         if self._clean is None:
             with torch.no_grad():
                 td = with_advantage(self.loss, self.td)
-            self._clean = self.loss._without_garbage(td)
+            judged = self.loss._judged(self.loss._valid(self.td), self.valid)
+            self._clean = self.loss._without_garbage(td, self.valid, judged)
         return self._clean
 
     @property
