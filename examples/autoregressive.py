@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 from compare import Curve, draw, options, train
-from envs import BINPACK_OBSERVATION, MissingPackageError, binpack, encode_binpack
+from envs import MissingPackageError
+from envs.jumanji_games import BINPACK_OBSERVATION, binpack, encode_binpack
 from tensordict import TensorDictBase
 from torchrl.data import Binary, Categorical, Composite
 from torchrl.envs import TransformedEnv

@@ -1,4 +1,4 @@
-"""A hybrid action whose number depends on the choice beside it: golf, from `envs.py`.
+"""A hybrid action whose number depends on the choice beside it: golf, from `envs/golf.py`.
 
     python examples/hybrid.py          # three seeds of both, and docs/hybrid.png
     python examples/hybrid.py --seeds 0 --frames 20000
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from compare import Curve, draw, options, train
-from envs import golf
+from envs.golf import golf
 
 from tdheads import CategoricalHead, CompositeHead, TanhNormalHead
 

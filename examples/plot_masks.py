@@ -2,9 +2,10 @@
 
     python examples/plot_masks.py        # trains what is missing, about six minutes on one core
 
-Both policies train with the same settings, those of `envs.py`, which were chosen with the mask.
-Without it, two others (`--lr 1e-3 --gamma 0.99`; `--gamma 0.99 --entropy-coeff 0.05`) ended at the
-same return. The first batches hold only the episodes that ended early, which are the good ones.
+Both policies train with the same settings, those of `envs/taxi.py`, which were chosen with the
+mask. Without it, two others (`--lr 1e-3 --gamma 0.99`; `--gamma 0.99 --entropy-coeff 0.05`) ended
+at the same return. The first batches hold only the episodes that ended early, which are the good
+ones.
 """
 
 from __future__ import annotations

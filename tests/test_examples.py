@@ -173,7 +173,7 @@ def swing(env: Any, club: int, swing: float, mask: list[bool]) -> TensorDict:
 
 
 def test_golf_ball_flies_as_far_as_club_and_swing_say(envs: ModuleType) -> None:
-    env = envs.GolfEnv(2)
+    env = envs.golf.GolfEnv(2)
     env.ERROR = 0.0
     after = swing(env, club=1, swing=-0.5, mask=[True, True, True])
     torch.testing.assert_close(after["position"], torch.full((2, 1), 0.65))  # 0.8 - 0.5 * 0.3
@@ -183,7 +183,7 @@ def test_golf_ball_flies_as_far_as_club_and_swing_say(envs: ModuleType) -> None:
 
 
 def test_golf_club_that_cannot_be_used_does_not_move_the_ball(envs: ModuleType) -> None:
-    after = swing(envs.GolfEnv(2), club=0, swing=-0.8, mask=[False, True, True])
+    after = swing(envs.golf.GolfEnv(2), club=0, swing=-0.8, mask=[False, True, True])
     assert after["position"].tolist() == torch.full((2, 1), 0.8).tolist()
 
 
