@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -135,6 +136,45 @@ def test_every_loss_trains(loss: str, train: ModuleType, tmp_path: Path) -> None
     train.main([*words, "--out", str(out)])
     assert read(out, "illegal") == [0, 0]
     assert (out / "csv" / "scalars" / "kl.csv").exists() == (loss == "kl-penalty")
+
+
+def test_profile_accounts_for_the_time(
+    train: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train.main(
+        ["--env", "golf", *SMALL, "--total-frames", "40", "--profile", "--out", str(tmp_path)]
+    )
+    lines = capsys.readouterr().out.splitlines()
+    shares = {line.split()[0]: float(line.split()[1].rstrip("%")) for line in lines[:-2]}
+    phases = ["environment", "acting", "advantage", "loss", "backward", "optimizer", "rest"]
+    assert list(shares) == phases
+    assert all(share > 0 for share in shares.values())
+    assert sum(shares.values()) == pytest.approx(100, abs=0.5)
+    assert re.fullmatch(r"\d+ frames per second, evaluations left out", lines[-2])
+
+
+def test_gradient_of_one_group_does_not_scale_anothers(train: ModuleType) -> None:
+    weights = {name: torch.nn.Parameter(torch.zeros(1)) for name in ("small", "large")}
+    scale = {"small": 1.0, "large": 1000.0}
+
+    class Loss(torch.nn.Module):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.weight = weights[name]
+
+    def loss(_: TensorDict) -> TensorDict:
+        total = sum(scale[name] * weight for name, weight in weights.items()).sum()
+        terms = {"loss_objective": total, "loss_critic": 0 * total, "loss_entropy": 0 * total}
+        return TensorDict({**terms, "small": TensorDict(), "large": TensorDict()})
+
+    agent = SimpleNamespace(
+        loss=loss,
+        losses={name: Loss(name) for name in weights},
+        optimizer=torch.optim.SGD(weights.values(), lr=1.0),
+    )
+    train.update(agent, TensorDict(), {"max_grad_norm": 0.5})
+    torch.testing.assert_close(weights["small"].data, torch.tensor([-0.5]))
+    torch.testing.assert_close(weights["large"].data, torch.tensor([-0.5]))
 
 
 def test_without_the_mask_illegal_actions_are_counted(train: ModuleType, tmp_path: Path) -> None:

@@ -35,14 +35,20 @@ class Task:
     """The entries `observation` -> float features `[*B, f]`, the input of the networks."""
     settings: dict[str, Any]
     """Defaults of the options of `train.py` for this environment."""
+    groups: tuple[str, ...] = ()
+    """Agent groups, each with an actor, a critic and a loss; none: all lies at the root.
+
+    The keys below, and reward and done, are those inside of a group.
+    """
     observation: tuple[Key, ...] = ("observation",)
     action: Key = "action"
     """The discrete action leaf that `mask` speaks about."""
-    mask: Key = "action_mask"
+    mask: Key | None = "action_mask"
+    """`None` for an environment that has no mask."""
+    alive: str | None = None
+    """The entry of a group that says which of its agents act."""
     head: dict[str, Any] = field(default_factory=dict)
     """More keywords for `make_head`."""
-    group: str | None = None
-    """Where reward, done and value lie: in this agent group, or at the root."""
     board_game: bool = False
     """The return of an episode is 1 for a win, 0 for a draw, -1 for a loss."""
 
@@ -51,6 +57,13 @@ class Task:
         """Whether the mask covers the product of the action's dimensions."""
         return bool(self.head.get("joint", False))
 
-    def key(self, name: str) -> Key:
-        """`name` inside the task's group."""
-        return (self.group, name) if self.group else name
+    @property
+    def parts(self) -> tuple[str | None, ...]:
+        """The groups, or the root alone."""
+        return self.groups or (None,)
+
+    @staticmethod
+    def key(name: Key, group: str | None) -> Key:
+        """`name` inside a group, or at the root."""
+        path = (name,) if isinstance(name, str) else name
+        return (group, *path) if group else name

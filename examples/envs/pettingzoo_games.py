@@ -85,10 +85,8 @@ CONNECT_FOUR = Task(
         "hidden": 128,
         "eval_episodes": 200,
     },
-    observation=(("learner", "observation", "observation"),),
-    action=("learner", "action"),
-    mask=("learner", "action_mask"),
+    groups=("learner",),
+    observation=(("observation", "observation"),),
     head={"on_empty": "neutral"},
-    group="learner",
     board_game=True,
 )
