@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from envs import Task
-from tensordict.nn import TensorDictModule, TensorDictSequential
+from tensordict.nn import (
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+    TensorDictSequential,
+)
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
-from torchrl.modules import MLP, ValueOperator
+from torchrl.modules import MLP, MultiAgentMLP, ValueOperator
 
 from tdheads import (
     ClipPPOLoss,
     GroupLosses,
+    Head,
     KLPENPPOLoss,
     PolicyLoss,
     PPOLoss,
@@ -39,10 +45,9 @@ LOSSES: dict[str, Callable[[Settings], tuple[type[PolicyLoss], Settings]]] = {
 class Network(nn.Module):
     """A task's `encode` in front of a tanh MLP."""
 
-    def __init__(self, encode: Callable[..., Tensor], *mlp: Any, **options: Any) -> None:
+    def __init__(self, encode: Callable[..., Tensor], mlp: nn.Module) -> None:
         super().__init__()
-        self.encode = encode
-        self.mlp = MLP(*mlp, activation_class=nn.Tanh, **options)
+        self.encode, self.mlp = encode, mlp
 
     def forward(self, *observation: Tensor) -> Tensor:
         return self.mlp(self.encode(*observation))
@@ -95,24 +100,53 @@ def build(task: Task, env: EnvBase, settings: Settings) -> Agent:
 def make_networks(
     task: Task, env: EnvBase, settings: Settings, group: str | None
 ) -> tuple[nn.Module, nn.Module]:
-    """Actor and critic of a group; its agents share them."""
-    hidden, device = settings["hidden"], settings["device"]
+    """Actor and critic of a group, whose agents share both or have their own."""
+    hidden, shared = settings["hidden"], settings["share_params"]
     in_keys = [task.key(key, group) for key in task.observation]
     sample = env.fake_tensordict()
-    features = task.encode(*(sample[key] for key in in_keys)).shape[-1]
+    features = task.encode(*(sample[key] for key in in_keys))
+    network = partial(make_network, task, features, agents=group is not None, shared=shared)
 
-    body = Network(task.encode, features, hidden, num_cells=[hidden], activate_last_layer=True)
-    backbone = TensorDictModule(body, in_keys, [task.key("hidden", group)])
-    mask = {task.key(task.action, group): task.key(task.mask, group)} if task.mask else False
-    head = make_head(
-        env.full_action_spec,
-        env.observation_spec,
-        group=group,
-        mask=mask if settings["mask"] else False,
-        **task.head,
+    head = make_task_head(task, env, settings, group)
+    inner = task.key("hidden", group)
+    if shared:
+        body = network(hidden, num_cells=[hidden], activate_last_layer=True)
+        backbone = TensorDictModule(body, in_keys, [inner])
+        actor = make_actor(backbone, head, in_key=inner, num_features=hidden)
+    else:  # every agent has its own last layer too, so that there is no projection to share
+        body = network(head.num_params, num_cells=[hidden, hidden])
+        backbone = TensorDictModule(body, in_keys, [inner])
+        actor = ProbabilisticTensorDictSequential(backbone, head.split_params(inner), head)
+
+    value = network(1, central=settings["central_critic"], num_cells=[hidden, hidden])
+    critic = ValueOperator(value, in_keys, [task.key("state_value", group)])
+    return actor.to(settings["device"]), critic.to(settings["device"])
+
+
+def make_task_head(task: Task, env: EnvBase, settings: Settings, group: str | None) -> Head:
+    """The head for the group's action spec, with the mask unless the run is without."""
+    mask: Any = False
+    if task.mask and settings["mask"]:
+        mask = {task.key(task.action, group): task.key(task.mask, group)}
+    return make_head(
+        env.full_action_spec, env.observation_spec, group=group, mask=mask, **task.head
     )
-    actor = make_actor(backbone, head, in_key=task.key("hidden", group), num_features=hidden)
 
-    critic_body = Network(task.encode, features, 1, num_cells=[hidden, hidden])
-    critic = ValueOperator(critic_body, in_keys, [task.key("state_value", group)])
-    return actor.to(device), critic.to(device)
+
+def make_network(
+    task: Task,
+    features: Tensor,
+    width: int,
+    *,
+    agents: bool,
+    shared: bool,
+    central: bool = False,
+    **options: Any,
+) -> Network:
+    """`[*B, f]` -> `[*B, width]`; with `agents` the last dim of `*B` is theirs."""
+    options |= {"activation_class": nn.Tanh}
+    size = features.shape[-1]
+    if not agents or (shared and not central):
+        return Network(task.encode, MLP(size, width, **options))
+    options |= {"centralized": central, "share_params": shared}
+    return Network(task.encode, MultiAgentMLP(size, width, features.shape[-2], **options))

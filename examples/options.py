@@ -27,6 +27,8 @@ DEFAULTS: Settings = {
     "max_grad_norm": 0.5,
     "anneal": True,
     "mask": True,
+    "share_params": True,
+    "central_critic": False,
     "hidden": 64,
     "logger": "csv",
     "eval_every": 10,
@@ -96,6 +98,8 @@ def make_parser() -> Parser:
     add("--device", type=str, help="of the networks; environments run on the CPU")
     add("--seed", type=int)
     add("--mask", action=flag, help="show the policy the mask, or not")
+    add("--share-params", action=flag, help="between the agents of a group")
+    add("--central-critic", action=flag, help="whose input is what all agents of a group see")
     add("--total-frames", type=positive)
     add("--frames-per-batch", type=positive, help="a multiple of --num-envs")
     add("--num-envs", type=positive)
@@ -164,6 +168,9 @@ def check(parser: Parser, settings: Settings) -> None:
         parser.error(f"--frames-per-batch {frames} is not a multiple of --num-envs {envs}")
     if settings["minibatch_size"] > frames:
         parser.error(f"--minibatch-size is larger than --frames-per-batch {frames}")
+    for_groups = settings["central_critic"] or not settings["share_params"]
+    if for_groups and not TASKS[settings["env"]].groups:
+        parser.error(f"--central-critic and --no-share-params: {settings['env']} has no groups")
     try:
         torch.empty(0, device=settings["device"])
     except (RuntimeError, AssertionError):

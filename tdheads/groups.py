@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
@@ -188,7 +189,8 @@ def make_group_losses(
         alive: name of the entry in a group that says which of its agents act, such as PettingZoo's
             ``"mask"``; the others are left out of the policy's terms, and with
             ``alive_in_critic=True`` of the critic's too.
-        options: keywords of ``loss_class``, the same for each group.
+        options: keywords of ``loss_class``, the same for each group; a module among them, such as
+            ``value_norm``, is copied, so that each group has statistics of its own.
 
     Raises:
         KeyError: for a group without an actor or critic.
@@ -220,7 +222,11 @@ def make_group_losses(
     losses = {}
     for group in groups:
         critic = None if critics is None else critics[group]
-        loss = loss_class(actors[group], critic, **options)
+        own: dict[str, Any] = {
+            name: deepcopy(value) if isinstance(value, nn.Module) else value
+            for name, value in options.items()
+        }
+        loss = loss_class(actors[group], critic, **own)
         keys: dict[str, Any] = {
             name: (group, name) for name in (*SIGNALS, "advantage", "value_target")
         }

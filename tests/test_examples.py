@@ -315,6 +315,7 @@ def test_resumed_run_is_the_uninterrupted_run(
         ("--epochs two", "argument --epochs: invalid positive value: 'two'"),
         ("--frames-per-batch 100 --num-envs 3", "100 is not a multiple of --num-envs 3"),
         ("--frames-per-batch 128 --minibatch-size 200", "larger than --frames-per-batch 128"),
+        ("--env golf --central-critic", "--no-share-params: golf has no groups"),
         ("--device cuda:99", "--device cuda:99 is not available"),
         ("--eval-only", "--eval-only needs --resume DIR"),
         ("--resume a --out b", "--out cannot be given with --resume"),

@@ -217,6 +217,22 @@ def test_padding_and_death_go_together() -> None:
     torch.testing.assert_close(losses(td)["flyers", "loss_objective"], -gain)
 
 
+def test_every_group_has_a_value_norm_of_its_own() -> None:
+    from torchrl.modules import RunningValueNorm
+
+    torch.manual_seed(0)
+    actors, critics = networks()
+    norm = RunningValueNorm(shape=1)
+    losses = make_group_losses(AGENTS, actors, critics, value_norm=norm)
+    td = rollout(actors)
+    td["next", "flyers", "reward"] *= 1000
+    losses.estimate(td)
+    losses(td)
+    spread = {group: loss.value_norm.m2.item() for group, loss in losses.items()}
+    assert spread["flyers"] > 1e4 * spread["walkers"] > 0
+    assert norm.m2 == 0  # the one that was given is a pattern
+
+
 def test_state_dict_and_access_by_group() -> None:
     actors, critics = networks()
     losses = make_group_losses(AGENTS, actors, critics)
