@@ -22,12 +22,12 @@ from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 from torchrl.envs.utils import ExplorationType, set_exploration_type
-from torchrl.modules import PopArtValueNorm
 from torchrl.objectives import SoftUpdate
 
 from tdheads import ClipPPOLoss, KLPENPPOLoss, PPOLoss, SPOLoss
 from tests.batches import TERMS, collect, gradients, move
 from tests.cases import HEADS, HeadCase, LossCase, case_ids, critic
+from tests.versions import needs_value_norm
 
 # every loss as in LOSSES, but with a beta that moves
 LOSSES = [
@@ -114,8 +114,11 @@ def test_padding_and_one_ratio_per_leaf_compile_too(kind: LossCase) -> None:
     check(loss, batches, "aot_eager")
 
 
+@needs_value_norm
 @all_losses
 def test_target_networks_and_running_statistics_compile_too(kind: LossCase) -> None:
+    from torchrl.modules import PopArtValueNorm
+
     actor, norm = AUTOREGRESSIVE.actor(), PopArtValueNorm()
     batches = batches_of(AUTOREGRESSIVE, actor, padded=True)
     for td in batches:
@@ -128,7 +131,10 @@ def test_target_networks_and_running_statistics_compile_too(kind: LossCase) -> N
     check(loss, batches, "aot_eager")
 
 
+@needs_value_norm
 def test_running_statistics_that_move_compile_too() -> None:
+    from torchrl.modules import PopArtValueNorm
+
     case = HEADS[0]
     batches = batches_of(case, actor := case.actor())
     move(actor)

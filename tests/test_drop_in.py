@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torchrl.objectives
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
@@ -18,8 +19,10 @@ from torchrl.objectives.value import GAE
 
 import tdheads
 from tdheads import ClipPPOLoss
+from tdheads.losses.module import AUTO_LOSS_MASK_KEYS
 from tests.batches import collect, gradients
 from tests.cases import FEATURES, HEADS, HeadCase, critic
+from tests.versions import needs_multi_agent_gae
 
 ONE_LEAF, HYBRID = HEADS[1], HEADS[-1]
 
@@ -182,9 +185,26 @@ def test_the_signature_shows_every_keyword(name: str) -> None:
     assert "options" not in shown
 
 
-@pytest.mark.parametrize("kind", [ValueEstimators.MAGAE, "magae"])
+def test_the_validity_masks_looked_for_are_torchrls() -> None:
+    theirs = getattr(torchrl.objectives, "AUTO_LOSS_MASK_KEYS", None)
+    if theirs is None:
+        pytest.skip("torchrl gives them a name since 0.14")
+    assert theirs == AUTO_LOSS_MASK_KEYS
+
+
+def test_a_key_set_to_none_is_the_default_again() -> None:
+    loss = ClipPPOLoss(HEADS[0].actor(), critic())
+    loss.set_keys(reward="r", done="d")
+    loss.set_keys(reward=None)
+    assert (loss.tensor_keys.reward, loss.tensor_keys.done) == ("reward", "d")
+    assert loss.value_estimator.tensor_keys.reward == "reward"
+
+
+@needs_multi_agent_gae
+@pytest.mark.parametrize("kind", ["MAGAE", "magae"])
 def test_the_multi_agent_estimator_takes_its_keywords(kind: Any) -> None:
     loss = ClipPPOLoss(HEADS[0].actor(), critic())
+    kind = getattr(ValueEstimators, kind, kind)
     loss.make_value_estimator(kind, gamma=0.9, lmbda=0.8, agent_dim=-2)
     assert float(loss.value_estimator.gamma) == pytest.approx(0.9)
     with pytest.raises(TypeError, match="MultiAgentGAE has no keyword 'lambda_'"):

@@ -32,6 +32,7 @@ from tests.batches import (
 )
 from tests.cases import HEADS, LOSSES, HeadCase, LossCase, case_ids, critic
 from tests.hand import NEW_POLICY, constant_actor, constant_critic, three_rows, two_leaves
+from tests.versions import needs_value_norm
 
 all_heads = pytest.mark.parametrize("case", HEADS, ids=case_ids(HEADS))
 all_losses = pytest.mark.parametrize("kind", LOSSES, ids=case_ids(LOSSES))
@@ -337,6 +338,7 @@ def test_entropy_coefficients_are_scheduled_leaf_by_leaf() -> None:
         ClipPPOLoss(actor, None).entropy_coeff = {"where": 0.0}
 
 
+@needs_value_norm
 @pytest.mark.parametrize("name", ["PopArtValueNorm", "RunningValueNorm"])
 def test_value_norm_gives_the_critic_loss_of_torchrls_mappo(name: str) -> None:
     import torchrl.modules
@@ -360,6 +362,7 @@ def test_value_norm_gives_the_critic_loss_of_torchrls_mappo(name: str) -> None:
     assert all(torch.equal(v, before[k]) for k, v in norms[0].state_dict().items())
 
 
+@needs_value_norm
 def test_value_norm_does_not_see_padded_rows() -> None:
     from torchrl.modules import RunningValueNorm
 
@@ -375,6 +378,7 @@ def test_value_norm_does_not_see_padded_rows() -> None:
     torch.testing.assert_close(results[0], results[1])
 
 
+@needs_value_norm
 @pytest.mark.parametrize("name", ["value_norm", "advantage_norm"])
 def test_a_batch_without_a_valid_row_moves_no_statistics(name: str) -> None:
     from torchrl.modules import PopArtValueNorm

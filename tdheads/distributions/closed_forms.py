@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from torch.distributions import Beta, Distribution, Normal, kl
+from torch.distributions import (
+    Beta,
+    Distribution,
+    Independent,
+    Normal,
+    TransformedDistribution,
+    kl,
+)
 
 # torch forgets what it has looked up with every pair that is registered: these come first
 from tdheads.distributions import action as action
@@ -70,3 +77,27 @@ def has_closed_form(p: Distribution, q: Distribution) -> bool:
     if isinstance(p, IndependentLeaf) and isinstance(q, IndependentLeaf):
         return has_closed_form(p.base_dist, q.base_dist)
     return type(p) is type(q) and type(p) in KINDS
+
+
+def is_registered(p: Distribution, q: Distribution) -> bool:
+    """Whether torch has a KL for the two, of whatever library.
+
+    The KL of wrappers is registered, but exists only where that of what they wrap does.
+
+    Example:
+        >>> import torch
+        >>> normal, student = Normal(0.0, 1.0), torch.distributions.StudentT(3.0)
+        >>> is_registered(normal, normal), is_registered(student, student)
+        (True, False)
+    """
+    for left, right in kl._KL_REGISTRY:
+        wraps = issubclass(left, Independent) or left is TransformedDistribution
+        if not wraps and isinstance(p, left) and isinstance(q, right):
+            return True
+    if isinstance(p, Independent) and isinstance(q, Independent):
+        same = p.reinterpreted_batch_ndims == q.reinterpreted_batch_ndims
+        return same and is_registered(p.base_dist, q.base_dist)
+    if isinstance(p, TransformedDistribution) and isinstance(q, TransformedDistribution):
+        same = p.transforms == q.transforms and p.event_shape == q.event_shape
+        return same and is_registered(p.base_dist, q.base_dist)
+    return False

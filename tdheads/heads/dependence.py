@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from tdheads.checks import require, shape_error
+from tdheads.compat import swapped_in
 from tdheads.distributions.movable import Movable
 from tdheads.heads.leaf import LeafHead
 from tdheads.heads.projection import SplitParams
@@ -155,7 +156,7 @@ class HeadConditional(Movable):
         if self.weights is None:
             td = module(td)
         else:
-            with self.weights.to_module(module, preserve_module_state=False):
+            with swapped_in(self.weights, module):
                 td = module(td)
         if self.written is not None:
             self.written.update({key: td.get(key) for key in self.head.param_keys.values()})

@@ -51,7 +51,7 @@ class KeyedLossModule(LossModule):
         return as_list(self.tensor_keys.sample_log_prob)
 
     def set_keys(self, **kwargs: Any) -> None:
-        """Set the keys of the tensordict; see TorchRL's ``LossModule.set_keys``.
+        """Set the keys of the tensordict, ``None`` for the default; see TorchRL's ``LossModule``.
 
         Raises:
             ValueError: for an unknown name, or a list where a loss has one key.
@@ -70,7 +70,10 @@ class KeyedLossModule(LossModule):
                     f"{name}: expected at least one key, each once, got {key}; name the leaves of"
                     " the actor"
                 )
-        super().set_keys(**kwargs)
+        defaults = self.default_keys()
+        for name, key in kwargs.items():
+            setattr(self.tensor_keys, name, getattr(defaults, name) if key is None else key)
+        self._forward_value_estimator_keys()
 
     def _forward_value_estimator_keys(self, **_: Any) -> None:
         if self._value_estimator is not None:

@@ -11,7 +11,6 @@ from tensordict.nn import CompositeDistribution, set_composite_lp_aggregate
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 from torchrl.modules import MaskedOneHotCategorical, OneHotCategorical, OneHotOrdinal
-from torchrl.modules.distributions.utils import sample_and_log_prob
 
 from tdheads.distributions import ActionDistribution, IndependentLeaf
 from tdheads.distributions.closed_forms import look_up
@@ -116,7 +115,12 @@ def draw_and_score(
         # a squashed draw is scored from its latent, which cannot be had back from the action
         base, ndim = dist.base_dist, dist.reinterpreted_batch_ndims
         reparameterize = reparameterize and base.has_rsample
-        action, log_prob = sample_and_log_prob(base, shape, reparameterize=reparameterize)
+        together = "rsample_and_log_prob" if reparameterize else "sample_and_log_prob"
+        if hasattr(base, together):
+            action, log_prob = getattr(base, together)(shape)
+        else:
+            action = base.rsample(shape) if reparameterize else base.sample(shape)
+            log_prob = base.log_prob(action)
         return action, sum_event(log_prob, ndim)
     draws = dist.rsample(shape) if reparameterize and dist.has_rsample else dist.sample(shape)
     return draws, dist.log_prob(draws)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
-from torchrl.modules import ValueNorm
+
+if TYPE_CHECKING:
+    from torchrl.modules import ValueNorm
 
 
 def renew(module: nn.Module, *names: str) -> None:
@@ -36,12 +40,12 @@ def move(norm: ValueNorm, target: Tensor, rows: Tensor | None) -> None:
     device and does not compile.
 
     Example:
-        >>> from torchrl.modules import RunningValueNorm
-        >>> norm = RunningValueNorm()
-        >>> move(norm, torch.tensor([[1.0], [3.0]]), torch.tensor([False, False]))
-        >>> move(norm, torch.tensor([[1.0], [3.0]]), torch.tensor([False, True]))
-        >>> norm.mean
-        tensor([3.])
+        >>> class Show(nn.Module):
+        ...     def update(self, target):
+        ...         print(target)
+        >>> move(Show(), torch.tensor([[1.0], [3.0]]), torch.tensor([False, False]))
+        >>> move(Show(), torch.tensor([[1.0], [3.0]]), torch.tensor([False, True]))
+        tensor([[3.]])
     """
     target = target if rows is None else target[rows]
     if target.numel():

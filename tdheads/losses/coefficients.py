@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tdheads.checks import shape_error
@@ -23,9 +24,16 @@ class CoefficientLossModule(NetworkLossModule):
     _schedulable_buffers = frozenset(
         {"entropy_coeff", "critic_coeff", "clip_value", "max_importance_ratio"}
     )
+    _all_schedulable_buffers = _schedulable_buffers
 
     entropy_coeff: Tensor
     _coeff_leaves: list[NestedKey]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Gather the coefficients of all bases."""
+        super().__init_subclass__(**options)
+        named = (vars(base).get("_schedulable_buffers", ()) for base in cls.__mro__)
+        cls._all_schedulable_buffers = frozenset().union(*named)
 
     def set_keys(self, **kwargs: Any) -> None:
         """Set the keys of the tensordict; leaves with coefficients of their own stay these leaves.
@@ -55,15 +63,24 @@ class CoefficientLossModule(NetworkLossModule):
             return
         if name in self.settings:
             self._check_assigned(name, value)
-            off = name in type(self)._all_schedulable_buffers and getattr(self, name, value) is None
-            if off and value is not None:
-                self.__dict__.pop(name, None)
-                self._buffers.pop(name, None)
-                self.register_coeff_buffer(name, value, device=self.entropy_coeff.device)
+            if name in self._all_schedulable_buffers and self._set_coefficient(name, value):
                 return
         elif self.__dict__.get("_built") and not hasattr(self, name):
             check_known(type(self), self.settings, name, value)
         super().__setattr__(name, value)
+
+    def _set_coefficient(self, name: str, value: Any) -> bool:
+        """Write a number into its buffer, or make the buffer of a coefficient that was off."""
+        if getattr(self, name, value) is None and value is not None:
+            self.__dict__.pop(name, None)
+            self._buffers.pop(name, None)
+            self.register_coeff_buffer(name, value, device=self.entropy_coeff.device)
+            return True
+        buffer = self._buffers.get(name)
+        if buffer is None or not isinstance(value, (int, float)):
+            return False
+        buffer.fill_(value)
+        return True
 
     def _check_assigned(self, name: str, value: Any) -> None:
         buffer = self._buffers.get(name) if vars(self).get("_built") else None
@@ -80,12 +97,21 @@ class CoefficientLossModule(NetworkLossModule):
                 " critic_network"
             )
 
-    def register_coeff_buffer(self, name: str, value: Any, **options: Any) -> None:
-        """Register a coefficient after checking it."""
+    def register_coeff_buffer(
+        self,
+        name: str,
+        value: Any,
+        *,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Register a coefficient after checking it; ``None`` stays ``None``."""
         check_setting(self.settings, name, value)
-        if isinstance(value, Tensor):
-            value = value.detach().reshape(())
-        super().register_coeff_buffer(name, value, **options)
+        if value is None:
+            setattr(self, name, None)
+            return
+        value = value.detach().reshape(()) if isinstance(value, Tensor) else value
+        self.register_buffer(name, torch.as_tensor(value, device=device, dtype=dtype))
 
     def coefficients(self, leaves: Sequence[NestedKey]) -> list[Tensor]:
         """Return the entropy coefficient of each leaf, ``[]`` each."""

@@ -10,11 +10,10 @@ from tensordict import TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictModule
 from torch import Tensor
 from torch.distributions import Distribution, kl_divergence
-from torchrl.modules.distributions.utils import has_analytic_kl
 
 from tdheads.checks import require
 from tdheads.distributions import ActionDistribution, GatedLeaf
-from tdheads.distributions.closed_forms import has_closed_form
+from tdheads.distributions.closed_forms import has_closed_form, is_registered
 from tdheads.keys import NestedKey, as_key
 from tdheads.losses.adapter import as_action_distribution, draw_and_score
 
@@ -100,4 +99,4 @@ def _kl(p: Distribution, q: Distribution, *, samples: int) -> Tensor:
 def _has_closed_form(p: Distribution, q: Distribution) -> bool:
     if isinstance(p, GatedLeaf) and isinstance(q, GatedLeaf):
         return _has_closed_form(p.base, q.base)
-    return has_closed_form(p, q) or has_analytic_kl(p, q)
+    return has_closed_form(p, q) or is_registered(p, q)

@@ -12,9 +12,7 @@ from tensordict.nn import (
     ProbabilisticTensorDictSequential,
     TensorDictModule,
 )
-from torchrl.modules import ValueNorm
-from torchrl.objectives import AUTO_LOSS_MASK_KEYS, ValueEstimators
-from torchrl.objectives.utils import dispatch_value_estimator
+from torchrl.objectives import ValueEstimators
 
 from tdheads.arguments import check_flag, check_keywords
 from tdheads.keys import NestedKey, as_key
@@ -23,11 +21,16 @@ from tdheads.losses.adapter import actor_keys, mask_fills
 from tdheads.losses.advantage import advantage_keys
 from tdheads.losses.coefficients import CoefficientLossModule
 from tdheads.losses.entropy import entropy_coefficients
-from tdheads.losses.estimators import check_estimator
+from tdheads.losses.estimators import ESTIMATORS, build_estimator, find_estimator
 from tdheads.losses.rows import Valid, both, clean_inputs, fill, find_valid
 
 if TYPE_CHECKING:
+    from torchrl.modules import ValueNorm
     from typing_extensions import Self
+
+#: the validity masks that TorchRL writes: where it pads slices of a replay buffer, and where an
+#: estimator looked past the end of an episode
+AUTO_LOSS_MASK_KEYS: tuple[NestedKey, ...] = (("collector", "mask"), "shifted_valid")
 
 
 class PolicyLossModule(CoefficientLossModule):
@@ -37,14 +40,9 @@ class PolicyLossModule(CoefficientLossModule):
     """
 
     default_value_estimator = ValueEstimators.GAE
-    SUPPORTED_VALUE_ESTIMATORS = (
-        ValueEstimators.TD0,
-        ValueEstimators.TD1,
-        ValueEstimators.TDLambda,
-        ValueEstimators.GAE,
-        ValueEstimators.MAGAE,
-        ValueEstimators.VTrace,
-    )
+    SUPPORTED_VALUE_ESTIMATORS = tuple(ESTIMATORS)
+    #: which rows count: one entry, those that TorchRL writes ("auto"), or all (``None``)
+    loss_mask_key: Any = "auto"
     #: draws for a leaf whose KL has no closed form
     samples_mc_kl = 1
     #: what to do instead of a keyword that TorchRL's losses had
@@ -145,16 +143,12 @@ class PolicyLossModule(CoefficientLossModule):
             TypeError: for a keyword that the estimator does not know.
             ValueError: for a ``gamma`` or ``lmbda`` outside of 0 to 1.
         """
-        check_estimator(value_type or self.default_value_estimator, hyperparams)
-        value_type, hyperparams = self._prepare_value_estimator_kwargs(value_type, **hyperparams)
-        if value_type is not None:
-            dispatch_value_estimator(
-                self,
-                value_type,
-                supported=self.SUPPORTED_VALUE_ESTIMATORS,
-                tensor_keys=self._estimator_keys(),
-                **hyperparams,
-            )
+        kind = find_estimator(value_type or self.default_value_estimator, hyperparams)
+        if kind is None:  # an estimator of the caller's, with its own keys
+            return super().make_value_estimator(value_type, **hyperparams)
+        self.value_type = kind
+        self._value_estimator = build_estimator(self, kind, hyperparams)
+        self._forward_value_estimator_keys()
         return self
 
     @property

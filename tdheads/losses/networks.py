@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tdheads.arguments import check_flag
+from tdheads.compat import declare, swapped_in
 from tdheads.keys import NestedKey
 from tdheads.losses.accepted_keys import KeyedLossModule
 from tdheads.losses.divergence import stored_keys
@@ -35,6 +36,11 @@ class NetworkLossModule(KeyedLossModule):
     critic_network_params: TensorDictParams
     target_actor_network_params: TensorDictParams
     target_critic_network_params: TensorDictParams
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Declare the networks in the class itself."""
+        super().__init_subclass__(**options)
+        declare(cls)
 
     def _add_networks(
         self, actor: Any, critic: Any, *, delay_actor: bool, separate_losses: bool
@@ -88,7 +94,7 @@ class NetworkLossModule(KeyedLossModule):
             # with functional=True the loss holds the shared parameters as detached ones
             params = self._without_shared(network)
         params = getattr(self, name + "_params") if params is None else params
-        with params.to_module(network, preserve_module_state=False):
+        with swapped_in(params, network):
             yield network
 
     def _without_shared(self, critic: nn.Module) -> TensorDict:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torchrl.modules import ValueNorm
+from tensordict import NestedKey
 
-from tdheads.arguments import check_class, check_count, check_flag, check_number, unknown_name
+from tdheads.arguments import check_count, check_flag, check_number, unknown_name
 from tdheads.checks import check_options
 
 Check = Callable[[str, Any], None]
@@ -37,7 +37,15 @@ def one_of(*options: str) -> Check:
 
 
 def _norm(name: str, value: Any) -> None:
-    check_class(name, value, ValueNorm, "a ValueNorm of torchrl.modules, or None")
+    # by its methods: torchrl has the class since 0.13
+    methods = (getattr(value, method, None) for method in ("update", "normalize", "scale"))
+    if value is not None and not all(map(callable, methods)):
+        raise TypeError(f"{name}: expected a ValueNorm of torchrl.modules, or None, got {value!r}")
+
+
+def _mask_key(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, NestedKey):  # in TorchRL's words
+        raise ValueError(f"{name} must be 'auto', None or a NestedKey, got {value!r}.")
 
 
 def _clip_value(name: str, value: Any) -> None:
@@ -71,6 +79,7 @@ SETTINGS: dict[str, Check] = {
     "max_importance_ratio": number("> 0", lambda x: x > 0, off=True),
     "advantage_norm": _norm,
     "value_norm": _norm,
+    "loss_mask_key": _mask_key,
 }
 #: coefficients that some loss has
 COEFFICIENTS = ("beta", "dtarg", "epsilon", "clip_epsilon")
