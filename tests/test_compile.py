@@ -1,13 +1,15 @@
 """Under torch.compile(fullgraph=True) every head and loss equals eager, and compiles once.
 
-Clip is compiled by inductor around every head, the others around the hybrid one. The rest of the
-table: the KL penalty by "aot_eager", which traces forward and backward alike but generates no code,
-and the losses that differ from Clip in one line by "eager", which captures the graph.
+All losses have one forward, with holes that each of them fills. So inductor compiles, around every
+head, one loss whose holes are filled by all of them at once. On its own, each loss is compiled by
+inductor around a head of one leaf, and around two heads of several leaves by "aot_eager", which
+traces forward and backward alike but generates no code.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 import subprocess
 import sys
@@ -24,7 +26,8 @@ from torch._dynamo.utils import counters
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.objectives import SoftUpdate
 
-from tdheads import ClipPPOLoss, KLPENPPOLoss, PPOLoss, SPOLoss
+from tdheads import ClipPPOLoss, KLPENPPOLoss, PolicyLoss, PPOLoss, SPOLoss
+from tdheads.losses.policy import PolicyRows, Terms
 from tests.batches import TERMS, collect, gradients, move
 from tests.cases import HEADS, HeadCase, LossCase, case_ids, critic
 from tests.versions import needs_value_norm
@@ -36,7 +39,7 @@ LOSSES = [
     LossCase("kl-penalty", KLPENPPOLoss),
     LossCase("spo", SPOLoss),
 ]
-HYBRID = HEADS[-1]
+HYBRID, MASKED = HEADS[-1], HEADS[1]
 AUTOREGRESSIVE = next(case for case in HEADS if case.name == "autoregressive")
 all_heads = pytest.mark.parametrize("case", HEADS, ids=case_ids(HEADS))
 all_losses = pytest.mark.parametrize("kind", LOSSES, ids=case_ids(LOSSES))
@@ -82,27 +85,77 @@ def batches_of(case: HeadCase, actor: nn.Module, *, padded: bool = False) -> lis
     return batches
 
 
-BACKENDS = {"clip": "inductor", "kl-penalty": "aot_eager"}
-CROSS = [
-    (case, kind, "inductor" if case is HYBRID else BACKENDS.get(kind.name, "eager"))
-    for kind in LOSSES
-    for case in HEADS
-]
+# ---- the losses side by side
 
 
-@pytest.mark.parametrize(
-    ("case", "kind", "backend"), CROSS, ids=[f"{k.name}-{c.name}-{b}" for c, k, b in CROSS]
-)
-def test_the_compiled_loss_equals_eager_and_compiles_once(
-    case: HeadCase, kind: LossCase, backend: str
-) -> None:
-    actor = case.actor()
-    batches = batches_of(case, actor)
+class Together(ClipPPOLoss, SPOLoss, KLPENPPOLoss, PPOLoss):
+    """Maximises the sum of what the losses maximise, and writes what each of them writes."""
+
+    settings = SPOLoss.settings | KLPENPPOLoss.settings | ClipPPOLoss.settings
+
+    def _surrogate(self, terms: Terms) -> torch.Tensor:
+        return sum(kind.build._surrogate(self, terms) for kind in LOSSES)
+
+    def _variant_keys(self) -> list[Any]:
+        return [key for kind in LOSSES for key in kind.build._variant_keys(self)]
+
+    def _write_variant(self, out: TensorDict, rows: PolicyRows) -> None:
+        for kind in LOSSES:
+            kind.build._write_variant(self, out, rows)
+
+
+@all_losses
+def test_a_loss_differs_from_others_in_its_holes_only(kind: LossCase) -> None:
+    """So that the losses side by side stand for each of them."""
+    assert kind.build.__bases__ == (PolicyLoss,)
+    functions = [getattr(value, "fget", value) for value in vars(kind.build).values()]
+    functions = [f for f in functions if inspect.isfunction(f)]
+    # TorchRL gives each class a forward of its own, which wraps the inherited one
+    own = {f.__name__ for f in functions if f.__qualname__.startswith(kind.build.__name__)}
+    holes = {"_surrogate", "_variant_keys", "_write_variant"}
+    outside_of_forward = {"__init__", "__setattr__", "reset"}
+    assert own & set(dir(PolicyLoss)) <= holes | outside_of_forward
+
+
+@all_heads
+def test_the_losses_side_by_side_equal_each_of_them(case: HeadCase) -> None:
+    td = collect(case, actor := case.actor(torch.float64), [11], torch.float64)
     move(actor)
-    loss = kind.build(actor, critic(), normalize_advantage=True)
-    check(loss, batches, backend)
-    if isinstance(loss, KLPENPPOLoss):
-        assert loss.beta != 1  # it moved, without another compilation
+    value, options = critic(torch.float64), {"normalize_advantage": True}
+    figures, found = gradients(Together(actor, value, **options), td)
+    total = {name: torch.zeros_like(grad) for name, grad in found.items()}
+    objective = 0.0
+    for i, kind in enumerate(LOSSES):  # entropy and critic, which all share, count once
+        whole = i == 0
+        loss = kind.build(actor, value if whole else None, entropy_bonus=whole, **options)
+        out, grads = gradients(loss, td)
+        objective += out.pop("loss_objective")
+        for key, figure in out.items(True, True):
+            torch.testing.assert_close(figures[key], figure)
+        for name, grad in grads.items():
+            total[name] += grad
+    torch.testing.assert_close(figures["loss_objective"], objective)
+    for name, grad in found.items():
+        torch.testing.assert_close(grad, total[name])
+
+
+@all_heads
+def test_the_compiled_losses_equal_eager_and_compile_once(case: HeadCase) -> None:
+    batches = batches_of(case, actor := case.actor())
+    move(actor)
+    loss = Together(actor, critic(), normalize_advantage=True)
+    check(loss, batches, "inductor")
+    assert loss.beta != 1  # it moved, without another compilation
+
+
+# ---- each loss on its own
+
+
+@all_losses
+def test_a_compiled_loss_equals_eager_and_compiles_once(kind: LossCase) -> None:
+    batches = batches_of(MASKED, actor := MASKED.actor())
+    move(actor)
+    check(kind.build(actor, critic(), normalize_advantage=True), batches, "inductor")
 
 
 @all_losses

@@ -150,7 +150,7 @@ LOSSES: dict[str, list[str]] = {
     "the gradient uses the beta after adaptation, and evaluation moves it": [
         "test_losses::test_beta_takes_part_as_it_is_and_moves_afterwards",
         "test_losses::test_beta_stays_in_evaluation_without_gradients_and_without_valid_rows",
-        "test_compile::test_the_compiled_loss_equals_eager_and_compiles_once",
+        "test_compile::test_the_compiled_losses_equal_eager_and_compile_once",
     ],
     "probabilities that underflow, and 0 times inf": [
         "test_clip_loss::test_a_zero_coefficient_drops_a_term_that_is_not_finite",
@@ -176,7 +176,7 @@ LOSSES: dict[str, list[str]] = {
         "test_faults::test_importing_changes_no_check_of_torch_that_torchrl_leaves_alone",
     ],
     "a loss does not compile, and compiled entropies draw": [
-        "test_compile::test_the_compiled_loss_equals_eager_and_compiles_once",
+        "test_compile::test_the_compiled_losses_equal_eager_and_compile_once",
         "test_compile::test_padding_and_one_ratio_per_leaf_compile_too",
         "test_faults::test_a_loss_draws_no_random_numbers",
     ],
