@@ -379,6 +379,29 @@ def test_value_norm_does_not_see_padded_rows() -> None:
 
 
 @needs_value_norm
+def test_estimate_does_what_the_forward_does_by_itself() -> None:
+    from torchrl.modules import PopArtValueNorm
+
+    case = HEADS[0]
+    td = collect(case, actor := case.actor(), [7, 3])
+    td = td.exclude("advantage", "value_target", "state_value")
+    td["next"] = td.select("observation").update({"reward": torch.randn(7, 3, 1)})
+    td["next", "done"] = torch.rand(7, 3, 1) < 0.3
+    td["collector", "mask"] = torch.rand(7, 3, 1) < 0.7
+    value = critic()
+    alone, two_steps = (ClipPPOLoss(actor, value, advantage_norm=PopArtValueNorm()) for _ in "ab")
+    batch = two_steps.estimate(td.clone())
+    for key, figure in alone(td).items(True, True):
+        torch.testing.assert_close(two_steps(batch)[key], figure)
+    assert alone.advantage_norm.debiasing_term != 0
+    for name, buffer in alone.advantage_norm.named_buffers():
+        torch.testing.assert_close(dict(two_steps.advantage_norm.named_buffers())[name], buffer)
+    two_steps.eval().estimate(td.clone())
+    for name, buffer in alone.advantage_norm.named_buffers():
+        torch.testing.assert_close(dict(two_steps.advantage_norm.named_buffers())[name], buffer)
+
+
+@needs_value_norm
 @pytest.mark.parametrize("name", ["value_norm", "advantage_norm"])
 def test_a_batch_without_a_valid_row_moves_no_statistics(name: str) -> None:
     from torchrl.modules import PopArtValueNorm

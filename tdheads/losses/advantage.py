@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
+from torchrl.modules import set_recurrent_mode
 
 from tdheads.checks import require, require_float, require_tensor, shape_error, show
 from tdheads.keys import NestedKey, as_key, as_path
@@ -33,20 +34,24 @@ def with_advantage(loss: PolicyLossModule, tensordict: TensorDictBase) -> Tensor
     for name in ("reward", "done"):  # terminated is done where it is not stored
         require(td, as_key(("next", getattr(loss.tensor_keys, name))), todo)
     estimate(loss, td)
+    return td
+
+
+def estimate(loss: PolicyLossModule, td: TensorDictBase) -> None:
+    """Write the advantage and the value target, with the loss's critic and estimator.
+
+    In training the target moves the statistics of ``advantage_norm``.
+    """
+    params = loss.critic_network_params.detach() if loss.functional else None
+    targets = loss.target_critic_network_params if loss.functional else None
+    with set_recurrent_mode(True):
+        loss.value_estimator(td, params=params, target_params=targets)
     if loss.advantage_norm is not None and loss.training:
         target = td.get(loss.tensor_keys.value_target)
         valid = loss._valid(td)
         valid = loss._judged(valid, loss._acting(td, valid))
         rows = None if valid is None else valid.for_values(target.shape[:-1])
         move(loss.advantage_norm, target, rows)
-    return td
-
-
-def estimate(loss: PolicyLossModule, td: TensorDictBase) -> None:
-    """Write the advantage and the value target, with the loss's critic and estimator."""
-    params = loss.critic_network_params.detach() if loss.functional else None
-    targets = loss.target_critic_network_params if loss.functional else None
-    loss.value_estimator(td, params=params, target_params=targets)
 
 
 def scaled_advantages(

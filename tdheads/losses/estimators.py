@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
 from torchrl.objectives import ValueEstimators
 from torchrl.objectives.utils import default_value_kwargs
 from torchrl.objectives.value import GAE, TD0Estimator, TD1Estimator, TDLambdaEstimator, VTrace
@@ -99,3 +100,13 @@ def _check_keywords(kind: type, hyperparams: Mapping[str, Any]) -> None:
         if key not in known:
             what = f"make_value_estimator: {kind.__name__} has no keyword"
             raise TypeError(unknown_name(what, key, known))
+
+
+def is_recurrent(network: nn.Module | None) -> bool:
+    """Whether a network has a memory, of torch or of TorchRL.
+
+    Example:
+        >>> is_recurrent(nn.Sequential(nn.GRU(3, 4)))
+        True
+    """
+    return network is not None and any(isinstance(m, nn.RNNBase) for m in network.modules())

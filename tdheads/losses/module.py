@@ -21,7 +21,12 @@ from tdheads.losses.adapter import actor_keys, mask_fills
 from tdheads.losses.advantage import advantage_keys
 from tdheads.losses.coefficients import CoefficientLossModule
 from tdheads.losses.entropy import entropy_coefficients
-from tdheads.losses.estimators import ESTIMATORS, build_estimator, find_estimator
+from tdheads.losses.estimators import (
+    ESTIMATORS,
+    build_estimator,
+    find_estimator,
+    is_recurrent,
+)
 from tdheads.losses.rows import Valid, both, clean_inputs, fill, find_valid
 
 if TYPE_CHECKING:
@@ -145,10 +150,13 @@ class PolicyLossModule(CoefficientLossModule):
         """
         kind = find_estimator(value_type or self.default_value_estimator, hyperparams)
         if kind is None:  # an estimator of the caller's, with its own keys
-            return super().make_value_estimator(value_type, **hyperparams)
-        self.value_type = kind
-        self._value_estimator = build_estimator(self, kind, hyperparams)
-        self._forward_value_estimator_keys()
+            super().make_value_estimator(value_type, **hyperparams)
+        else:
+            self.value_type = kind
+            self._value_estimator = build_estimator(self, kind, hyperparams)
+            self._forward_value_estimator_keys()
+        if is_recurrent(self.critic_network):  # for which vmap has no rule
+            self._value_estimator.deactivate_vmap = True
         return self
 
     @property

@@ -14,6 +14,7 @@ from tensordict.nn import (
 )
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torchrl.modules import set_recurrent_mode
 
 from tdheads.arguments import check_flag
 from tdheads.compat import declare, swapped_in
@@ -85,7 +86,12 @@ class NetworkLossModule(KeyedLossModule):
 
     @contextlib.contextmanager
     def using(self, name: str, params: Any = None) -> Any:
-        """Run the network ``name`` with the loss's (or the given) parameters."""
+        """Run the network ``name`` with the loss's (or the given) parameters, over time."""
+        with set_recurrent_mode(True), self._with_params(name, params) as network:
+            yield network
+
+    @contextlib.contextmanager
+    def _with_params(self, name: str, params: Any) -> Any:
         network = getattr(self, name)
         if not self.functional:
             if name != "critic_network" or not self.separate_losses:
