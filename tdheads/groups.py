@@ -114,7 +114,8 @@ class GroupLosses(TensorDictModuleBase):
             td = with_signals(tensordict, loss)
             loss.estimate(td)
             keys = loss.tensor_keys
-            for key in (keys.advantage, keys.value_target, keys.value):
+            following = as_key(("next", keys.value))
+            for key in (keys.advantage, keys.value_target, keys.value, following):
                 tensordict.set(key, td.get(key))
         return tensordict
 

@@ -11,6 +11,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, set_exploration_type
+from torchrl.modules import RunningValueNorm
 from torchrl.objectives import ValueEstimators
 from torchrl.objectives.value import GAE
 
@@ -132,19 +133,22 @@ def test_advantages_are_gae_with_done_and_reward_given_to_every_agent() -> None:
 
 
 def rollout_of(td: TensorDict) -> TensorDict:
-    return td.exclude(
-        *((g, n) for g in AGENTS for n in ("advantage", "value_target", "state_value"))
-    )
+    names = ("advantage", "value_target", "state_value")
+    computed = [(g, name) for g in AGENTS for name in names]
+    return td.exclude(*computed, *(("next", *key) for key in computed))
 
 
-def test_the_reward_scale_of_one_group_does_not_reach_the_other() -> None:
+@pytest.mark.parametrize("norm", ["normalize_advantage", "value_norm", "advantage_norm"])
+def test_the_reward_scale_of_one_group_does_not_reach_the_other(norm: str) -> None:
     actors, critics = networks()
-    losses = make_group_losses(AGENTS, actors, critics, normalize_advantage=True)
     td = rollout(actors)
     found = []
     for scale in (1.0, 1000.0):
+        option = True if norm == "normalize_advantage" else RunningValueNorm(shape=1)
+        losses = make_group_losses(AGENTS, actors, critics, **{norm: option})
         scaled = td.clone()
         scaled["next", "flyers", "reward"] *= scale
+        losses(losses.estimate(scaled))  # statistics that are kept reach the next forward
         losses.zero_grad()
         out = losses(losses.estimate(scaled))
         sum(out[term] for term in TERMS).backward()

@@ -15,15 +15,16 @@ from tdheads.losses.entropy import updated
 from tdheads.losses.networks import NetworkLossModule
 from tdheads.losses.settings import SETTINGS, Check, check_known, check_setting
 
+#: coefficients of every loss that ``None`` turns off
+OFF = ("critic_coeff", "clip_value", "max_importance_ratio")
+
 
 class CoefficientLossModule(NetworkLossModule):
     """A loss whose coefficients are buffers, which a schedule sets by assignment."""
 
     #: name -> what it may be set to
     settings: dict[str, Check] = SETTINGS
-    _schedulable_buffers = frozenset(
-        {"entropy_coeff", "critic_coeff", "clip_value", "max_importance_ratio"}
-    )
+    _schedulable_buffers = frozenset({"entropy_coeff", *OFF})
     _all_schedulable_buffers = _schedulable_buffers
 
     entropy_coeff: Tensor

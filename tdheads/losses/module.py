@@ -19,7 +19,7 @@ from tdheads.keys import NestedKey, as_key
 from tdheads.losses.accepted_keys import KeyedLossModule
 from tdheads.losses.adapter import actor_keys, mask_fills
 from tdheads.losses.advantage import advantage_keys
-from tdheads.losses.coefficients import CoefficientLossModule
+from tdheads.losses.checkpoint import SavedLossModule
 from tdheads.losses.entropy import entropy_coefficients
 from tdheads.losses.estimators import (
     ESTIMATORS,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 AUTO_LOSS_MASK_KEYS: tuple[NestedKey, ...] = (("collector", "mask"), "shifted_valid")
 
 
-class PolicyLossModule(CoefficientLossModule):
+class PolicyLossModule(SavedLossModule):
     """Networks, coefficients and keys of a policy-gradient loss with a critic.
 
     Keywords are those of TorchRL's ``PPOLoss``; see :class:`~tdheads.losses.PolicyLoss`.
