@@ -1,6 +1,6 @@
 # Needs Python 3.10 or newer and make; everything else goes into .venv.
 #   make demo        train a masked policy on Taxi (checkpoint and curve in a new folder of runs/)
-#   make test        tests and doctests; those of PettingZoo, Jumanji and VMAS are skipped
+#   make test        tests and doctests; those of environments of other packages are skipped
 #   make test-all    the same with these installed, as CI runs it
 #   make lint types  ruff, mypy
 # ARGS go to the script or to pytest: make test ARGS="-k clip", make demo ARGS=--help
@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 extras_demo := examples
 extras_test := dev,examples
-extras_all := dev,examples,onnx,pettingzoo,jumanji,vmas
+extras_all := dev,examples,onnx,chess,jumanji,openspiel,pettingzoo,vmas
 
 # The installs that each one contains.
 covers_demo := demo

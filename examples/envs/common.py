@@ -33,6 +33,8 @@ class Task:
     make: Callable[[int], EnvBase]
     encode: Callable[..., Tensor]
     """The entries `observation` -> float features `[*B, f]`, the input of the networks."""
+    package: str | None
+    """The distribution that brings the environment; `None` for one of this folder."""
     settings: dict[str, Any]
     """Defaults of the options of `train.py` for this environment."""
     groups: tuple[str, ...] = ()

@@ -89,6 +89,7 @@ def golf(num_envs: int) -> EnvBase:
 GOLF = Task(
     make=golf,
     encode=lambda observation: observation,
+    package=None,
     settings={"total_frames": 300_000, "num_envs": 128, "frames_per_batch": 4096},
     action=("action", "club"),
     mask="club_mask",

@@ -42,6 +42,7 @@ def encode_taxi(state: Tensor) -> Tensor:
 TAXI = Task(
     make=taxi,
     encode=encode_taxi,
+    package="gymnasium",
     settings={
         "total_frames": 500_000,
         "num_envs": 128,

@@ -47,6 +47,7 @@ def encode_tictactoe(board: Tensor) -> Tensor:
 TICTACTOE = Task(
     make=tictactoe,
     encode=encode_tictactoe,
+    package="torchrl",
     settings={
         "total_frames": 800_000,
         "num_envs": 256,
