@@ -43,6 +43,12 @@ lint: $(VENV)/.test
 types: $(VENV)/.test
 	$(BIN)/mypy
 
+.PHONY: workflows
+VALID := $(BIN)/check-jsonschema --builtin-schema
+workflows: $(VENV)/.test
+	$(BIN)/zizmor --quiet --pedantic --strict-collection .github
+	$(VALID) vendor.github-workflows .github/workflows/*.yml
+
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
