@@ -48,6 +48,9 @@ VALID := $(BIN)/check-jsonschema --builtin-schema
 workflows: $(VENV)/.test
 	$(BIN)/zizmor --quiet --pedantic --strict-collection .github
 	$(VALID) vendor.github-workflows .github/workflows/*.yml
+	$(VALID) vendor.github-issue-forms $(addprefix .github/ISSUE_TEMPLATE/,bug.yml feature.yml)
+	$(VALID) vendor.github-discussion .github/DISCUSSION_TEMPLATE/q-a.yml
+	$(VALID) vendor.citation-file-format CITATION.cff
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .
