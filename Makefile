@@ -29,10 +29,10 @@ demo: $(VENV)/.demo
 	$(BIN)/python examples/train.py --out runs/$$(date +%Y%m%d-%H%M%S) $(ARGS)
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-all: install-all
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 install-all: $(VENV)/.all
 
@@ -65,5 +65,5 @@ clean:
 # One stamp per install: a second call is fast, a changed pyproject.toml or pin installs again.
 $(VENV)/.%: pyproject.toml constraints.txt
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[$(extras_$*)]'
+	$(BIN)/python -m pip install --no-compile -c constraints.txt -e '.[$(extras_$*)]'
 	touch $(addprefix $(VENV)/.,$(covers_$*))
