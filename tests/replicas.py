@@ -94,5 +94,6 @@ def run(rank: int, folder: str) -> None:
         gradients(replica, td)  # a parameter without a gradient would be missed here
         beta = loss.beta.clone() if isinstance(loss, KLPENPPOLoss) else None
         found[step.name] = {n.removeprefix("module."): g for n, g in grads.items()}, beta
+        del replica  # to free it after the process group can deadlock with Gloo's thread
     torch.save(found, Path(folder) / f"{rank}.pt")
     dist.destroy_process_group()
