@@ -2,10 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from tensordict import TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModuleBase
+from torch.distributions import Distribution
 
 from tdheads.heads.base import Head
 from tdheads.keys import NestedKey, as_key
+from tdheads.running import is_plain_sequence, parts_of, run
+
+
+class Actor(ProbabilisticTensorDictSequential):
+    """A network and a head in sequence, without what tensordict's sequence costs at each call."""
+
+    def get_dist_params(
+        self,
+        tensordict: TensorDictBase,
+        tensordict_out: TensorDictBase | None = None,
+        **kwargs: Any,
+    ) -> TensorDictBase:
+        """Run the network, which writes the parameters of the distribution."""
+        network = self.det_part
+        # a part that draws is told by tensordict how to
+        draws = any(hasattr(part, "default_interaction_type") for part in parts_of(network))
+        if tensordict_out is not None or kwargs or draws or not is_plain_sequence(network):
+            return super().get_dist_params(tensordict, tensordict_out, **kwargs)
+        return run(network, tensordict)
+
+    def build_dist_from_params(self, tensordict: TensorDictBase) -> Distribution:
+        """Build the distribution from parameters that are there."""
+        last = self[-1]
+        if isinstance(last, Head):
+            return last.get_dist(tensordict)
+        return super().build_dist_from_params(tensordict)
 
 
 def make_actor(
@@ -57,4 +87,4 @@ def make_actor(
             f"{list(backbone.out_keys)}; name its output with in_key"
         )
     layer = head.projection(num_features, in_key, gain)
-    return ProbabilisticTensorDictSequential(backbone, layer, head)
+    return Actor(backbone, layer, head)

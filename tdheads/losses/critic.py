@@ -16,6 +16,7 @@ from tdheads.losses.buffers import move
 from tdheads.losses.module import PolicyLossModule
 from tdheads.losses.rows import Valid
 from tdheads.reduce import masked_mean, masked_sum, mean_leaves, sum_leaves
+from tdheads.running import run
 
 
 class CriticLossModule(PolicyLossModule):
@@ -90,7 +91,7 @@ class CriticLossModule(PolicyLossModule):
             if eager():
                 self._check_critic(critic)
             value = require(
-                critic(td), keys.value, "name the critic's output with set_keys(value=)"
+                run(critic, td), keys.value, "name the critic's output with set_keys(value=)"
             )
         return value, target, old
 

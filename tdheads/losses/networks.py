@@ -6,6 +6,7 @@ import contextlib
 from types import NoneType
 from typing import Any
 
+import torch
 from tensordict import TensorDict, TensorDictParams
 from tensordict.nn import (
     ProbabilisticTensorDictSequential,
@@ -100,6 +101,9 @@ class NetworkLossModule(KeyedLossModule):
             # with functional=True the loss holds the shared parameters as detached ones
             params = self._without_shared(network)
         params = getattr(self, name + "_params") if params is None else params
+        if not torch.compiler.is_compiling() and _holds(network, params):
+            yield network
+            return
         with swapped_in(params, network):
             yield network
 
@@ -107,6 +111,15 @@ class NetworkLossModule(KeyedLossModule):
         shared = {id(param) for param in self.actor_network.parameters()}
         params = TensorDict.from_module(critic)
         return params.apply(lambda param: param.detach() if id(param) in shared else param)
+
+
+def _holds(module: nn.Module, params: Any) -> bool:
+    """Whether a module computes with these very tensors: then there is nothing to swap."""
+    for name, value in params.items():
+        own = getattr(module, name, None)
+        if not (_holds(own, value) if isinstance(own, nn.Module) else own is value):
+            return False
+    return True
 
 
 def _refuse_ddp(name: str, network: Any) -> None:

@@ -1,0 +1,94 @@
+"""Runs networks on a tensordict without what a call of tensordict's modules costs besides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import (
+    TensorDictModule,
+    TensorDictModuleBase,
+    TensorDictSequential,
+)
+from tensordict.nn.utils import skip_existing
+from torch import Tensor, nn
+
+
+def run(module: TensorDictModuleBase, td: TensorDictBase) -> TensorDictBase:
+    """Return ``module(td)``, which writes into ``td``.
+
+    A module that only reads keys, calls a network and writes keys is not called itself: tensordict
+    searches the disk for pandas for every tensor that is written, which takes longer than a layer.
+
+    Example:
+        >>> import torch
+        >>> double = TensorDictModule(lambda x: 2 * x, ["x"], ["y"])
+        >>> run(double, TensorDict({"x": torch.ones(1)}))["y"]
+        tensor([2.])
+    """
+    if skip_existing() or _hooked(module):
+        return module(td)
+    if is_plain_sequence(module):
+        for part in parts_of(module):
+            td = run(part, td)
+        return td
+    inputs = [td.get(key, None) for key in module.in_keys] if _is_plain(module) else [None]
+    if any(value is None for value in inputs):
+        return module(td)
+    found = module.module(*inputs)
+    return _write(td, module.out_keys, found)
+
+
+def _write(td: TensorDictBase, keys: list[Any], found: Any) -> TensorDictBase:
+    if not isinstance(found, Tensor) and hasattr(found, "keys") and all(k in found for k in keys):
+        found = tuple(found.get(key) for key in keys)
+    values = found if isinstance(found, tuple) else (found,)
+    for key, value in zip(keys, values, strict=True):
+        if key != "_":
+            td.set(key, value if isinstance(value, Tensor) else TensorDict.from_any(value))
+    return td
+
+
+def _inherits(module: Any, base: type, *methods: str) -> bool:
+    """Whether a module's class has these methods of a base."""
+    kind = type(module)
+    return all(getattr(kind, name, None) is getattr(base, name) for name in methods)
+
+
+def _is_plain(module: Any) -> bool:
+    return (
+        _inherits(module, TensorDictModule, "forward", "_call_module", "_write_to_tensordict")
+        and module.inplace is True
+        and module._kwargs is None
+        and not any(map(vars(module).get, ("method", "method_kwargs", "_get_kwargs", "strict")))
+    )
+
+
+def is_plain_sequence(module: Any) -> bool:
+    """Whether a module does nothing but to run its parts one after the other.
+
+    Example:
+        >>> is_plain_sequence(TensorDictSequential(TensorDictModule(nn.Tanh(), ["x"], ["y"])))
+        True
+    """
+    return (
+        _inherits(module, TensorDictSequential, "forward", "_run_module")
+        and module.inplace is None
+        and not (module.partial_tolerant or module._select_before_return)
+    )
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def parts_of(sequence: Any) -> Iterable[Any]:
+    """Return the modules of a sequence, in order.
+
+    Example:
+        >>> len(list(parts_of(TensorDictSequential(TensorDictModule(nn.Tanh(), ["x"], ["y"])))))
+        1
+    """
+    modules = sequence.module
+    return modules.values() if isinstance(modules, nn.ModuleDict) else modules
