@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Normal
+
+_HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class Gaussian(Normal):
@@ -26,10 +29,25 @@ class Gaussian(Normal):
         False
     """
 
+    def __init__(
+        self, loc: Tensor, scale: Tensor | float, validate_args: bool | None = None
+    ) -> None:
+        super().__init__(loc, scale, validate_args=validate_args)
+        self._log_scale = self.scale.log()
+
     def expand(self, batch_shape: Any, _instance: Any = None) -> Gaussian:
         """Return a view of the distribution with a larger batch shape."""
         loc, scale = self.loc.expand(batch_shape), self.scale.expand(batch_shape)
         return Gaussian(loc, scale, validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density of ``value`` (``[*S, *B]``)."""
+        error = (value - self.loc) / self.scale
+        return -torch.addcmul(self._log_scale + _HALF_LOG_2_PI, error, error, value=0.5)
+
+    def entropy(self) -> Tensor:
+        """Differential entropy in nats, ``[*B]``."""
+        return self._log_scale + (0.5 + _HALF_LOG_2_PI)
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Draw with a gradient, ``[*sample_shape, *B]``."""

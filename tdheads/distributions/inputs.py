@@ -123,7 +123,11 @@ def check_range(value: Tensor, n: int, names: Names) -> None:
     if value.is_floating_point():
         bad = (value < 0) | (value >= n) | (value != value.floor())
     else:  # n may be more than a narrow dtype can hold
-        bad = (value.long() < 0) | (value.long() >= n)
+        whole = value.long()
+        nearest = whole.clamp(0, n - 1)
+        if torch.equal(whole, nearest):
+            return
+        bad = whole != nearest
     if bad.any():
         first = value[bad][0].item()
         raise ValueError(

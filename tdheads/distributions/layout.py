@@ -47,6 +47,9 @@ class Layout(Constants):
     index: Tensor
     inside: Tensor
     positions: Tensor
+    start: Tensor
+    last: Tensor
+    block: Tensor
 
     def __init__(self, nvec: Sequence[int]) -> None:
         sizes = torch.tensor([int(n) for n in nvec], device="cpu").unsqueeze(-1)
@@ -58,6 +61,9 @@ class Layout(Constants):
             # outside of its dimension a column points at its first entry, and is then filled
             index=torch.where(inside, start + column, start),
             positions=inside.flatten().nonzero().squeeze(-1),
+            start=start[:, 0].clone(),
+            last=sizes.squeeze(-1) - 1,
+            block=torch.arange(len(sizes), device="cpu").repeat_interleave(sizes.squeeze(-1)),
         )
         self.nvec = tuple(int(n) for n in nvec)
         self.width = max(self.nvec)
@@ -93,6 +99,38 @@ class Layout(Constants):
         """Undo ``pad``: ``[*B, k, max(nvec)]`` into ``[*B, sum(nvec)]``."""
         flat = padded.flatten(-2)
         return flat if self.equal else flat[..., self.positions]
+
+    # ---- on packed rows, without padding
+
+    def log_softmax(self, packed: Tensor) -> Tensor:
+        """Normalise each dimension: ``[*B, sum(nvec)]`` -> ``[*B, sum(nvec)]``.
+
+        Example:
+            >>> Layout([1, 2]).log_softmax(torch.zeros(3)).exp()
+            tensor([1.0000, 0.5000, 0.5000])
+        """
+        if self.equal:
+            return self.pad(packed, 0).log_softmax(-1).flatten(-2)
+        return torch.cat([part.log_softmax(-1) for part in packed.split(self.nvec, -1)], -1)
+
+    def sums(self, packed: Tensor) -> Tensor:
+        """Sum each dimension: ``[*B, sum(nvec)]`` -> ``[*B, k]``.
+
+        Example:
+            >>> Layout([1, 2]).sums(torch.tensor([1.0, 2.0, 3.0]))
+            tensor([1., 5.])
+        """
+        zeros = packed.new_zeros((*packed.shape[:-1], len(self.nvec)))
+        return zeros.scatter_add(-1, self.block.expand_as(packed), packed)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Give each option the value of its dimension: ``[*B, k]`` -> ``[*B, sum(nvec)]``.
+
+        Example:
+            >>> Layout([1, 2]).spread(torch.tensor([1.0, 5.0]))
+            tensor([1., 5., 5.])
+        """
+        return values.index_select(-1, self.block)
 
     def pad_logits(
         self, logits: Tensor, mask: Tensor | None, names: Names

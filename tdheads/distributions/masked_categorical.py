@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
-from tdheads.checks import check_finite, check_options, eager, rows_where, shape_error, show
+from tdheads.checks import (
+    any_nan,
+    check_finite,
+    check_options,
+    eager,
+    rows_where,
+    shape_error,
+    show,
+)
 from tdheads.distributions.inputs import (
     as_bool_mask,
     check_range,
@@ -18,6 +26,7 @@ from tdheads.distributions.inputs import (
     upcast,
 )
 from tdheads.distributions.movable import Movable
+from tdheads.distributions.scoring import Scores
 from tdheads.keys import Names
 
 
@@ -76,22 +85,23 @@ class MaskedCategorical(Movable, Distribution):
             raise shape_error(
                 names.params, "[*B, n] with n >= 1", scores, "give one entry per choice"
             )
-        if checks:
-            check_finite(scores, names.params, "look at the network that wrote it")
+        given = scores
         self._given = "probs" if logits is None else "logits"
         scores = upcast(scores)
         if logits is None:
             scores = _log_of(scores)
         self.empty = None if mask is None or on_empty == "error" else ~mask.any(-1)
         self.logits = _legal_log_probs(scores, mask, self.empty)
+        self._scores = Scores(self.logits, scores)
         self.validates = checks
         self.names = names
-        if checks:
+        # log_softmax of a row is nan throughout if the row is empty or holds nan or +inf
+        if checks and any_nan(given, self.logits[..., 0]):
+            check_finite(given, names.params, "look at the network that wrote it")
             self._check_rows(mask)
         super().__init__(scores.shape[:-1], validate_args=False)
 
     def _check_rows(self, mask: Tensor | None) -> None:
-        # log_softmax of a row is nan throughout if the row is empty or holds nan or +inf
         bad = self.logits[..., 0].isnan()
         if not bad.any():
             return
@@ -112,6 +122,7 @@ class MaskedCategorical(Movable, Distribution):
         batch_shape = torch.Size(batch_shape)
         new = type(self).__new__(type(self)) if _instance is None else _instance
         new.logits = self.logits.expand(*batch_shape, self.num_events)
+        new._scores = Scores(new.logits)
         new.empty = None if self.empty is None else self.empty.expand(batch_shape)
         new.validates, new.names = self.validates, self.names
         Distribution.__init__(new, batch_shape, validate_args=False)
@@ -166,13 +177,11 @@ class MaskedCategorical(Movable, Distribution):
         check_value_shape(value, self.batch_shape, self.names)
         if self.validates:
             check_range(value, self.num_events, self.names)
-        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
-        index = value.long().expand(shape).unsqueeze(-1)
-        return self.logits.expand(*shape, self.num_events).gather(-1, index).squeeze(-1)
+        return self._scores.log_prob(value.long().unsqueeze(-1))
 
     def entropy(self) -> Tensor:
         """Entropy over the legal choices in nats, ``[*B]``."""
-        return -(self.probs * _finite(self.logits)).sum(-1)
+        return self._scores.entropy()
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All choices, legal or not, ``[n, *B]`` (``[n, 1, ...]`` with ``expand=False``)."""
@@ -196,11 +205,6 @@ def _legal_log_probs(logits: Tensor, mask: Tensor | None, empty: Tensor | None) 
     return logits.log_softmax(-1)
 
 
-def _finite(log_probs: Tensor) -> Tensor:
-    # -inf only ever meets probability 0; 0 * -inf would be nan in value and in gradient
-    return log_probs.masked_fill(log_probs == -torch.inf, 0)
-
-
 def check_same_choices(p: Any, q: Any) -> None:
     """Refuse the KL of distributions over other choices: nothing is broadcast.
 
@@ -220,11 +224,11 @@ def kl_of_log_probs(p: Tensor, q: Tensor) -> Tensor:
         tensor(0.6931)
     """
     check_same_choices(p.shape[-1], q.shape[-1])
-    legal = p != -torch.inf
-    terms = p.exp() * torch.where(legal, p - _finite(q), 0)
+    legal, never = p != -torch.inf, q == -torch.inf
+    # -inf only ever meets probability 0; 0 * -inf would be nan in value and in gradient
+    terms = p.exp() * torch.where(legal, p - q.masked_fill(never, 0), 0)
     # inf also where the probability rounds to 0: 0 * inf would be nan
-    forbidden = legal & (q == -torch.inf)
-    return terms.masked_fill(forbidden, torch.inf).sum(-1)
+    return terms.masked_fill(legal & never, torch.inf).sum(-1)
 
 
 @register_kl(MaskedCategorical, MaskedCategorical)

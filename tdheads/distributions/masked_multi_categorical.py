@@ -7,17 +7,26 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints, register_kl
+from torch.distributions import Distribution, constraints, register_kl
 
+from tdheads.checks import any_nan, eager
 from tdheads.distributions.choices import (
     ChoiceDistribution,
     check_passed_on,
     kl_of_choices,
     packed_choices,
 )
-from tdheads.distributions.inputs import spread
+from tdheads.distributions.inputs import (
+    as_bool_mask,
+    check_range,
+    check_value_shape,
+    only_scores,
+    spread,
+    upcast,
+)
 from tdheads.distributions.layout import Layout
 from tdheads.distributions.masked_categorical import MaskedCategorical
+from tdheads.distributions.scoring import Scores
 from tdheads.distributions.supports import IntegerVector
 from tdheads.keys import Names
 
@@ -62,14 +71,71 @@ class MaskedMultiCategorical(ChoiceDistribution):
         **options: Any,
     ) -> None:
         check_passed_on(type(self), options)
-        layout, base = packed_choices(MaskedCategorical, logits, nvec, mask, names, options)
-        self._sizes = layout.nvec
-        self._set(base, base.batch_shape[:-1], base.batch_shape[-1:])
+        packed = only_scores(logits, options.get("probs"), names)
+        layout = nvec if isinstance(nvec, Layout) else Layout.named("nvec", nvec).to(packed.device)
+        self._layout, self._names, self._graph = layout, names, torch.is_grad_enabled()
+        self._validates = options.get("validate_args") is not False and eager()
+        self._inputs: dict[str, Any] = {"logits": logits, "mask": mask, "options": options}
+        self._base: Any = None
+        self._scores = self._side_by_side(packed)
+        rows = self.base.batch_shape[:-1] if self._scores is None else packed.shape[:-1]
+        Distribution.__init__(self, rows, torch.Size([len(layout.nvec)]), validate_args=False)
+
+    def _side_by_side(self, packed: Tensor) -> Scores | None:
+        """Return the scores of packed choices; ``None`` where it takes the padded ones."""
+        logits, mask, options = self._inputs.values()
+        if isinstance(mask, Tensor) and mask.shape == (
+            *packed.shape[:-1],
+            *self._layout.inside.shape,
+        ):
+            mask = self._layout.pack(mask)
+        flat = mask is None or (isinstance(mask, Tensor) and mask.shape == packed.shape)
+        plain = logits is not None and options.get("on_empty", "error") == "error"
+        if not (flat and plain and packed.shape[-1] == self._layout.size):
+            return None
+        mask = as_bool_mask(mask, packed.shape, self._names, self._validates)
+        scores = upcast(packed)
+        legal = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+        log_probs = self._layout.log_softmax(legal)
+        if self._validates and any_nan(packed, log_probs[..., self._layout.start]):
+            return None  # the padded ones tell which row and dimension is at fault
+        return Scores(log_probs, scores, self._layout)
+
+    @property
+    def base(self) -> Any:
+        """The choices padded to the widest, ``[*B, k, max(nvec)]``: made when they are needed."""
+        if self._base is None:
+            logits, mask, options = self._inputs.values()
+            with torch.set_grad_enabled(self._graph):
+                self._base = packed_choices(
+                    MaskedCategorical, logits, self._layout, mask, self._names, options
+                )[1]
+        return self._base
+
+    @base.setter
+    def base(self, base: Any) -> None:
+        self._base, self._scores = base, None
+
+    @property
+    def names(self) -> Names:
+        """The keys that errors speak of."""
+        return self._names
+
+    @property
+    def validates(self) -> bool:
+        """Whether values are looked at (a host synchronisation)."""
+        return self._validates
+
+    @property
+    def empty(self) -> Tensor | None:
+        """Rows with nothing to choose, ``[*B]``; ``None`` if that is an error."""
+        rows = None if self._scores is not None else self.base.empty
+        return None if rows is None else rows.all(-1)
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Number of options of each dimension."""
-        return self._sizes
+        return self._layout.nvec
 
     @property
     def support(self) -> constraints.Constraint:
@@ -87,7 +153,21 @@ class MaskedMultiCategorical(ChoiceDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-probability of ``value`` (``[*S, *B, k]``), shape ``[*S, *B]``."""
-        return self.base.log_prob(value).sum(-1)
+        if self._scores is None:
+            return self.base.log_prob(value).sum(-1)
+        check_value_shape(value, self.batch_shape + self.event_shape, self.names)
+        if self.validates:
+            check_range(value, self._layout.width, self.names)
+        option = value.long()
+        inside = torch.minimum(option, self._layout.last).clamp_min(0)
+        log_prob = self._scores.log_prob(inside + self._layout.start)
+        # an option beyond its dimension would alias one of the next: it is illegal instead
+        return log_prob.masked_fill((inside != option).any(-1), -torch.inf)
+
+    def entropy(self) -> Tensor:
+        """Entropy over the legal choices in nats, ``[*B]``."""
+        scores = self._scores
+        return self.base.entropy().sum(-1) if scores is None else scores.entropy()
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All combinations of options, legal or not, ``[prod(nvec), *B, k]``."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from tdheads.arguments import as_shape, check_flag, check_number
-from tdheads.checks import check_finite, eager
+from tdheads.checks import any_nan, check_finite, eager
 from tdheads.distributions import IndependentLeaf
 from tdheads.distributions.inputs import upcast
 from tdheads.heads.leaf import LeafHead
@@ -104,7 +104,7 @@ class LocScaleHead(LeafHead):
     def _loc_scale(self, loc: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
         raw = self.raw_scale if scale is None else scale
         assert raw is not None
-        if self.validate and eager():
+        if self.validate and eager() and any_nan(*(x for x in (loc, scale) if x is not None)):
             todo = "look at the network that wrote it"
             for name, value in {"loc": loc, "scale": scale}.items():
                 if value is not None:
