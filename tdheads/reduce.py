@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
+
+Key = TypeVar("Key")
 
 
 def add(terms: Iterable[Tensor]) -> Tensor:
@@ -80,6 +83,23 @@ def masked_mean(x: Tensor, valid: Tensor | None) -> Tensor:
     if valid is None:
         return x.mean() if x.numel() else x.sum()
     return masked_sum(x, valid) / valid.sum().clamp_min(1)
+
+
+def masked_means(rows: Mapping[Key, Tensor], valid: Tensor | None) -> dict[Key, Tensor]:
+    """Mean of each entry as :func:`masked_mean` takes it, all in one pass.
+
+    Shapes: every entry and ``valid`` ``[*B]`` -> ``[]`` each.
+
+    Example:
+        >>> masked_means({"a": torch.tensor([1.0, 3.0]), "b": torch.zeros(2)}, None)
+        {'a': tensor(2.), 'b': tensor(0.)}
+    """
+    stacked = torch.stack(list(rows.values()))
+    count: Tensor | int = max(stacked[0].numel(), 1)
+    if valid is not None:
+        stacked, count = torch.where(valid, stacked, 0), valid.sum().clamp_min(1)
+    means = stacked.reshape(len(rows), -1).sum(1) / count
+    return dict(zip(rows, means.unbind(), strict=True))
 
 
 def masked_max(x: Tensor, valid: Tensor | None) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
@@ -10,6 +11,7 @@ from tensordict.nn import (
     TensorDictModule,
     TensorDictModuleBase,
     TensorDictSequential,
+    dispatch,
 )
 from tensordict.nn.utils import skip_existing
 from torch import Tensor, nn
@@ -38,6 +40,32 @@ def run(module: TensorDictModuleBase, td: TensorDictBase) -> TensorDictBase:
         return module(td)
     found = module.module(*inputs)
     return _write(td, module.out_keys, found)
+
+
+def dispatched(forward: Callable[[Any, TensorDictBase], Any]) -> Callable[..., Any]:
+    """Let a module be called without a tensordict too, as tensordict's ``dispatch`` does.
+
+    A call with a tensordict does not ask for the module's keys first.
+
+    Example:
+        >>> class Double(TensorDictModuleBase):
+        ...     in_keys, out_keys = ["x"], ["y"]
+        ...
+        ...     @dispatched
+        ...     def forward(self, tensordict):
+        ...         return tensordict.set("y", 2 * tensordict["x"])
+        >>> Double()(x=1 * [1]), Double()(TensorDict(x=1 * [1]))["y"]
+        (tensor([2]), tensor([2]))
+    """
+    other = dispatch(forward)
+
+    @functools.wraps(other)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and isinstance(args[0], TensorDictBase):
+            return forward(self, args[0])
+        return other(self, *args, **kwargs)
+
+    return call
 
 
 def _write(td: TensorDictBase, keys: list[Any], found: Any) -> TensorDictBase:

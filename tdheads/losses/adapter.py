@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import CompositeDistribution, set_composite_lp_aggregate
 from torch import Tensor
 from torch.distributions import Distribution, Independent
@@ -72,22 +71,22 @@ def _close(dist: Distribution, row_ndim: int) -> Distribution:
     return leaf
 
 
-def leaf_entropies(dist: ActionDistribution, samples: int) -> TensorDictBase:
-    """Entropy of every leaf, by a Monte-Carlo mean over ``samples`` draws where it has no formula.
+def leaf_entropies(dist: ActionDistribution, samples: int) -> dict[NestedKey, Tensor]:
+    """Entropy by leaf, by a Monte-Carlo mean over ``samples`` draws where it has no formula.
 
     Example:
         >>> normal = torch.distributions.Normal(torch.zeros(4), 1.0)
-        >>> leaf_entropies(ActionDistribution({"a": normal}, [4]), 1)["a_entropy"][0]
+        >>> leaf_entropies(ActionDistribution({"a": normal}, [4]), 1)["a"][0]
         tensor(1.4189)
     """
-    if all(map(_has_entropy, dist.dists.values())):
-        return dist.entropy()
-    entropies = {}
-    for key, leaf in dist.dists.items():
-        entropies[suffixed(key, ENTROPY)] = (
-            leaf.entropy() if _has_entropy(leaf) else _sampled_entropy(leaf, samples)
-        )
-    return TensorDict(entropies, dist.batch_shape)
+    known = {key: _has_entropy(leaf) for key, leaf in dist.dists.items()}
+    if type(dist).entropy is not ActionDistribution.entropy and all(known.values()):
+        entropies = dist.entropy()  # leaves that depend on each other
+        return {key: entropies.get(suffixed(key, ENTROPY)) for key in known}
+    return {
+        key: leaf.entropy() if known[key] else _sampled_entropy(leaf, samples)
+        for key, leaf in dist.dists.items()
+    }
 
 
 def _has_entropy(dist: Distribution) -> bool:

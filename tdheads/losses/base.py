@@ -6,16 +6,16 @@ import abc
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import dispatch
 from torch import Tensor
 
-from tdheads.keys import ENTROPY, LOG_PROB, NestedKey, as_path, suffixed
+from tdheads.keys import ENTROPY, NestedKey, as_path, suffixed
 from tdheads.losses import functional as F
 from tdheads.losses.adapter import leaf_entropies
 from tdheads.losses.advantage import estimate, scaled_advantages, with_advantage
 from tdheads.losses.critic import CriticLossModule
 from tdheads.losses.policy import PolicyRows, Terms, policy_rows
-from tdheads.reduce import add, masked_max, masked_mean, sum_leaves
+from tdheads.reduce import add, masked_max, masked_means, sum_leaves
+from tdheads.running import dispatched
 
 
 class PolicyLoss(CriticLossModule):
@@ -47,7 +47,11 @@ class PolicyLoss(CriticLossModule):
         return []
 
     def _write_variant(self, out: TensorDictBase, rows: PolicyRows) -> None:
-        """Write the figures of ``_variant_keys``."""
+        """Write the figures of ``_variant_keys`` that are no mean over the rows."""
+
+    def _variant_rows(self, rows: PolicyRows) -> dict[NestedKey, Tensor]:
+        """Return the figures of ``_variant_keys`` that are a mean over the rows, before it."""
+        return {}
 
     @property
     def out_keys(self) -> list[NestedKey]:
@@ -73,7 +77,7 @@ class PolicyLoss(CriticLossModule):
     def out_keys(self, keys: list[NestedKey]) -> None:
         self._out_keys = keys
 
-    @dispatch
+    @dispatched
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Compute the loss terms and the figures that go with them; see the class."""
         td = with_advantage(self, tensordict)
@@ -90,9 +94,8 @@ class PolicyLoss(CriticLossModule):
             for key, term in terms.items():
                 out.set(("leaf_objective", *as_path(key)), term.detach())
         self._write_variant(out, rows)
-        self._write_ratios(out, rows)
-        if self.entropy_bonus:
-            self._write_entropy(out, rows)
+        entropies = self._write_entropy(out, rows) if self.entropy_bonus else {}
+        self._write_figures(out, rows, entropies)
         if self.critic_coeff is not None:
             self._write_critic(out, td, judged)
         return out
@@ -124,38 +127,47 @@ class PolicyLoss(CriticLossModule):
         """Return the log-ratios on which the surrogate acts: the joint one, or one per leaf."""
         if self.aggregate == "sum" or rows.leaf_log_ratio is None:
             return [rows.log_ratio]
-        return [rows.leaf_log_ratio.get(suffixed(key, LOG_PROB)) for key in self.action_keys]
+        return [rows.leaf_log_ratio[key] for key in self.action_keys]
 
     # ---- what is written
 
     @torch.no_grad()
-    def _write_ratios(self, out: TensorDictBase, rows: PolicyRows) -> None:
-        log_ratio = rows.log_ratio
-        out.set("kl_approx", masked_mean(-log_ratio, rows.valid))
+    def _write_figures(
+        self, out: TensorDictBase, rows: PolicyRows, entropies: dict[NestedKey, Tensor]
+    ) -> None:
+        log_ratio, valid = rows.log_ratio, rows.valid
+        kl: dict[NestedKey, Tensor] = {"kl_approx": log_ratio}
         if rows.leaf_log_ratio is not None:
             for key in self.action_keys:
-                leaf = rows.leaf_log_ratio.get(suffixed(key, LOG_PROB))
-                out.set(("leaf_kl_approx", *as_path(key)), masked_mean(-leaf, rows.valid))
+                kl[("leaf_kl_approx", *as_path(key))] = rows.leaf_log_ratio[key]
         if rows.log_weight is not None:
             log_ratio = log_ratio + rows.log_weight
         ratio = F.ratio(log_ratio)
-        out.set("ESS", F.effective_sample_size(log_ratio, rows.valid))
-        out.set("max_ratio", masked_max(ratio, rows.valid))
-        out.set("mean_ratio", masked_mean(ratio, rows.valid))
-        out.set("ratio_clamped", F.count_clamped(log_ratio, rows.valid))
+        means = {**kl, "mean_ratio": ratio, **self._variant_rows(rows), **entropies}
+        for key, mean in masked_means(means, valid).items():
+            out.set(key, -mean if key in kl else mean)
+        out.set("ESS", F.effective_sample_size(log_ratio, valid))
+        out.set("max_ratio", masked_max(ratio, valid))
+        out.set("ratio_clamped", F.count_clamped(log_ratio, valid))
 
     def _entropy_keys(self) -> list[tuple[str, ...]]:
         """Return where the leaves' entropies are written; that of an only leaf is ``entropy``."""
         leaves = self.action_keys if len(self.action_keys) > 1 else []
         return [("composite_entropy", *as_path(suffixed(key, ENTROPY))) for key in leaves]
 
-    def _write_entropy(self, out: TensorDictBase, rows: PolicyRows) -> None:
+    def _write_entropy(self, out: TensorDictBase, rows: PolicyRows) -> dict[NestedKey, Tensor]:
+        """Write the bonus; return the entropies, whose means are figures."""
         leaves = leaf_entropies(rows.dist, self.samples_mc_entropy)
-        entropies = [leaves.get(suffixed(key, ENTROPY)) for key in self.action_keys]
-        coeff = self.coefficients(self.action_keys)
+        entropies = [leaves[key] for key in self.action_keys]
+        total, coeff = add(entropies), self.entropy_coeff
         # a coefficient of 0 drops the term: 0 * inf would be nan
-        bonus = [torch.where(c == 0, 0, c * h) for c, h in zip(coeff, entropies, strict=True)]
-        out.set("loss_entropy", self._reduce(-add(bonus), rows.valid))
-        out.set("entropy", masked_mean(sum_leaves(leaves).detach(), rows.valid))
-        for name, entropy in zip(self._entropy_keys(), entropies, strict=False):
-            out.set(name, masked_mean(entropy.detach(), rows.valid))
+        if coeff.ndim:
+            coeffs = self.coefficients(self.action_keys)
+            bonus = add(
+                torch.where(c == 0, 0, c * h) for c, h in zip(coeffs, entropies, strict=True)
+            )
+            out.set("loss_entropy", self._reduce(-bonus, rows.valid))
+        else:
+            mean = self._reduce(total, rows.valid)
+            out.set("loss_entropy", torch.where(coeff == 0, 0, -coeff * mean))
+        return {"entropy": total, **dict(zip(self._entropy_keys(), entropies, strict=False))}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdheads.arguments import check_number
@@ -14,7 +12,7 @@ from tdheads.losses import functional as F
 from tdheads.losses.base import PolicyLoss
 from tdheads.losses.policy import PolicyRows, Terms
 from tdheads.losses.settings import number
-from tdheads.reduce import add, masked_mean
+from tdheads.reduce import add
 
 
 def _below_one(epsilon: float) -> bool:
@@ -133,11 +131,7 @@ class ClipPPOLoss(PolicyLoss):
     def _variant_keys(self) -> list[NestedKey]:
         return ["clip_fraction"]
 
-    @torch.no_grad()
-    def _write_variant(self, out: TensorDictBase, rows: PolicyRows) -> None:
-        low, high = self._clip_bounds
-        shares = [
-            masked_mean(((ratio < low) | (ratio > high)).to(ratio.dtype), rows.valid)
-            for ratio in self._acted_on(rows)
-        ]
-        out.set("clip_fraction", add(shares) / len(shares))
+    def _variant_rows(self, rows: PolicyRows) -> dict[NestedKey, Tensor]:
+        acted_on = self._acted_on(rows)
+        clipped = [(x.clamp(*self._clip_bounds) != x).to(x.dtype) for x in acted_on]
+        return {"clip_fraction": add(clipped) / len(clipped)}

@@ -127,9 +127,8 @@ class CriticLossModule(PolicyLossModule):
             clipped = ((value - old).detach().abs() > self.clip_value).to(loss.dtype)
         explained = None
         if self.log_explained_variance:
-            explained = F.explained_variance(
-                value.detach().squeeze(-1), target.detach().squeeze(-1), rows
-            )
+            judged = None if rows is None else rows.unsqueeze(-1)
+            explained = F.explained_variance(value.detach(), target.detach(), judged)
         coeff = 1.0 if self.critic_coeff is None else self.critic_coeff
         return coeff * loss, clipped, explained
 

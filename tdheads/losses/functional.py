@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tdheads.reduce import masked_mean, masked_sum
+from tdheads.reduce import masked_mean
 
 # exp(20) is about 5e8: beyond it a float32 surrogate is noise, and soon inf
 MAX_LOG_RATIO = 20.0
@@ -72,10 +72,14 @@ def clipped_surrogate(
         >>> clipped_surrogate(torch.tensor([2.0]).log(), torch.tensor([1.0]), low, high)
         tensor([1.2000])
     """
-    clipped = log_ratio.clamp(log_low, log_high)
-    return torch.minimum(
-        surrogate(log_ratio, advantage, log_weight), surrogate(clipped, advantage, log_weight)
-    )
+    # of the two ends of the clip the minimum keeps the one that the advantage pulls towards
+    gain, limit = advantage > 0, MAX_LOG_RATIO if log_weight is None else torch.inf
+    low = torch.where(gain, -limit, log_low)
+    high = torch.where(gain, log_high, limit)
+    clipped = torch.clamp(log_ratio, low, high)
+    if log_weight is None:
+        return clipped.exp() * advantage
+    return surrogate(clipped, advantage, log_weight)
 
 
 def penalized_surrogate(
@@ -139,13 +143,17 @@ def effective_sample_size(log_ratio: Tensor, valid: Tensor | None = None) -> Ten
         >>> effective_sample_size(torch.tensor([0.0, 0.0]))
         tensor(1.)
     """
-    count: Tensor | int = max(log_ratio.numel(), 1)
+    count: Tensor | int = log_ratio.numel()
+    if not count:
+        return log_ratio.sum()
     if valid is not None:
         log_ratio = log_ratio.masked_fill(~valid, -torch.inf)
-        count = valid.sum().clamp_min(1)
+        count = valid.sum()
     rows = log_ratio.reshape(-1)
-    share = (2 * rows.logsumexp(0) - (2 * rows).logsumexp(0)).exp() / count
-    return share.masked_fill((rows == -torch.inf).all(), 0)
+    limits = torch.finfo(rows.dtype)
+    # the share does not change with the scale of the ratios: the largest is 1
+    scaled = (rows - rows.amax().clamp_min(limits.min)).exp()
+    return scaled.sum().square() / (count * scaled.dot(scaled)).clamp_min(limits.tiny)
 
 
 def standardize(
@@ -209,6 +217,8 @@ def clip_value(value: Tensor, old_value: Tensor, clip: Tensor) -> Tensor:
 
 
 def _variance(x: Tensor, valid: Tensor | None) -> Tensor:
+    if valid is None and x.numel():
+        return x.var(correction=0)
     deviation = x - masked_mean(x, valid)
     return masked_mean(deviation.square(), valid)
 
@@ -221,4 +231,4 @@ def count_clamped(log_ratio: Tensor, valid: Tensor | None = None) -> Tensor:
         tensor(1)
     """
     beyond = log_ratio.abs() > MAX_LOG_RATIO
-    return masked_sum(beyond.to(torch.int64), valid)
+    return (beyond if valid is None else beyond & valid).sum()

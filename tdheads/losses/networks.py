@@ -13,7 +13,7 @@ from tensordict.nn import (
     TensorDictModule,
     TensorDictModuleBase,
 )
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torchrl.modules import set_recurrent_mode
 
@@ -113,11 +113,13 @@ class NetworkLossModule(KeyedLossModule):
         return params.apply(lambda param: param.detach() if id(param) in shared else param)
 
 
-def _holds(module: nn.Module, params: Any) -> bool:
+def _holds(module: Any, params: Any) -> bool:
     """Whether a module computes with these very tensors: then there is nothing to swap."""
     for name, value in params.items():
-        own = getattr(module, name, None)
-        if not (_holds(own, value) if isinstance(own, nn.Module) else own is value):
+        if isinstance(value, Tensor):
+            if module._parameters.get(name, module._buffers.get(name)) is not value:
+                return False
+        elif name not in module._modules or not _holds(module._modules[name], value):
             return False
     return True
 

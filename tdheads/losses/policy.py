@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdheads.checks import eager, require_float, require_tensor, rows_where, shape_error, show
 from tdheads.distributions import ActionDistribution
 from tdheads.distributions.draw import deterministic
-from tdheads.keys import KL, LOG_PROB, NestedKey, suffixed
+from tdheads.keys import KL, NestedKey, suffixed
 from tdheads.losses.adapter import ForeignLeaf, as_action_distribution
 from tdheads.losses.advantage import row_shape
 from tdheads.losses.divergence import leaf_kls, old_distribution
 from tdheads.losses.rows import Valid
-from tdheads.reduce import sum_event, sum_leaves
+from tdheads.reduce import add, sum_event
 
 if TYPE_CHECKING:
     from tdheads.losses.module import PolicyLossModule
+
+
+#: leaf -> a number per row; no tensordict, whose every entry costs as much as an operator
+Leaves = Mapping[NestedKey, Tensor]
 
 
 class Terms(NamedTuple):
@@ -38,10 +43,10 @@ class PolicyRows(NamedTuple):
     """What the policy terms need of every row; ``[*B]`` each."""
 
     dist: ActionDistribution
-    #: ``K_log_prob`` -> log-ratio of the leaf; ``None`` if only the sum of the leaves was stored
-    leaf_log_ratio: TensorDictBase | None
-    #: ``K_log_prob`` -> log-weight of the leaf, ``None`` for 1
-    leaf_log_weight: TensorDictBase | None
+    #: leaf -> log-ratio; ``None`` if only the sum of the leaves was stored
+    leaf_log_ratio: Leaves | None
+    #: leaf -> log-weight, ``None`` for 1
+    leaf_log_weight: Leaves | None
     #: the joint log-ratio, on which a clip acts
     log_ratio: Tensor
     #: log of a gradient-free weight of the row, ``None`` for 1
@@ -53,11 +58,11 @@ class PolicyRows(NamedTuple):
     def leaf_terms(self, key: NestedKey, advantage: Tensor) -> Terms:
         """Return what the surrogate of one leaf is made of."""
         assert self.leaf_log_ratio is not None  # checked before
-        weight, name = self.leaf_log_weight, suffixed(key, LOG_PROB)
+        weight = self.leaf_log_weight
         return Terms(
-            self.leaf_log_ratio.get(name),
+            self.leaf_log_ratio[key],
             advantage,
-            None if weight is None else weight.get(name),
+            None if weight is None else weight[key],
             None if self.kl is None else self.kl.get(suffixed(key, KL)),
         )
 
@@ -71,8 +76,6 @@ def policy_rows(loss: PolicyLossModule, td: TensorDictBase, valid: Valid | None)
     rows = None if valid is None else valid.for_rows(dist.row_shape)
     if dist.empty is not None:
         rows = ~dist.empty if rows is None else rows & ~dist.empty
-    if eager() and dist.validates:
-        _check_legal(td, new)
     old = stored_log_probs(loss, td, dist)
     near = old
     if loss.delay_actor:
@@ -81,25 +84,28 @@ def policy_rows(loss: PolicyLossModule, td: TensorDictBase, valid: Valid | None)
             near = _score(loss, td.copy(), loss.target_actor_network_params, valid, shape)[1]
     leaves = leaf_weights = None
     if len(loss.log_prob_keys) == len(loss.action_keys) or loss.delay_actor:
-        # an operator on two tensordicts is a foreach, for which vmap has no rule
-        leaves = new.apply(torch.sub, near)
+        leaves = {key: new[key] - near[key] for key in new}
         if loss.aggregate == "none":
             leaf_weights = _leaf_weights(loss, leaves, near, old)
-    log_ratio = sum_leaves(new) - sum_leaves(near) if leaves is None else sum_leaves(leaves)
-    weight = sum_leaves(near) - sum_leaves(old) if loss.delay_actor else None
+    log_ratio = add(new.values()) - add(near.values()) if leaves is None else add(leaves.values())
+    if eager() and dist.validates:
+        _check_legal(td, new, log_ratio)
+    weight = add(near.values()) - add(old.values()) if loss.delay_actor else None
     weight = _capped(loss, weight, log_ratio)
     kl = None if old_dist is None else leaf_kls(old_dist, dist, loss.samples_mc_kl)
     return PolicyRows(dist, leaves, leaf_weights, log_ratio, weight, kl, rows)
 
 
 def _leaf_weights(
-    loss: PolicyLossModule, log_ratio: TensorDictBase, near: TensorDictBase, old: TensorDictBase
-) -> TensorDictBase | None:
-    if not loss.delay_actor:
-        if loss.max_importance_ratio is None:
+    loss: PolicyLossModule, log_ratio: Leaves, near: Leaves, old: Leaves
+) -> Leaves | None:
+    weights = {}
+    for key, ratio in log_ratio.items():
+        weight = _capped(loss, near[key] - old[key] if loss.delay_actor else None, ratio)
+        if weight is None:
             return None
-        return log_ratio.apply(lambda ratio: _capped(loss, None, ratio))
-    return log_ratio.apply(lambda ratio, n, o: _capped(loss, n - o, ratio), near, old)
+        weights[key] = weight
+    return weights
 
 
 def _capped(loss: PolicyLossModule, weight: Tensor | None, log_ratio: Tensor) -> Tensor | None:
@@ -112,7 +118,7 @@ def _capped(loss: PolicyLossModule, weight: Tensor | None, log_ratio: Tensor) ->
 
 def _score(
     loss: PolicyLossModule, td: TensorDictBase, params: Any, valid: Valid | None, rows: torch.Size
-) -> tuple[ActionDistribution, TensorDictBase]:
+) -> tuple[ActionDistribution, Leaves]:
     """Return the policy's distribution and the log-probs of the stored actions."""
     for key in loss.action_keys:
         if require_tensor(td, key, "store the actions that were taken").requires_grad:
@@ -123,8 +129,7 @@ def _score(
     with loss.using("actor_network", params) as actor:
         dist = actor.get_dist(td)
     dist = as_action_distribution(dist, loss.action_keys, rows)
-    scores = {suffixed(k, LOG_PROB): score_leaf(dist, k, td, valid) for k in dist.dists}
-    return dist, TensorDict(scores, td.batch_size)
+    return dist, {key: score_leaf(dist, key, td, valid) for key in dist.dists}
 
 
 def score_leaf(
@@ -148,19 +153,19 @@ def score_leaf(
 
 def stored_log_probs(
     loss: PolicyLossModule, td: TensorDictBase, dist: ActionDistribution
-) -> TensorDictBase:
-    """Return the log-probs at collection, named as the current ones where there is one per leaf.
+) -> Leaves:
+    """Return the log-probs at collection, by leaf, or by its key where only the sum was stored.
 
     Raises:
         KeyError, ValueError: for a missing one, one that requires grad, one of the wrong shape.
     """
     leaves, keys = loss.action_keys, loss.log_prob_keys
-    names: list[NestedKey] = [suffixed(leaf, LOG_PROB) for leaf in leaves]
+    names = leaves
     if len(keys) != len(leaves):
         if len(keys) > 1:
             raise ValueError(f"sample_log_prob: expected one key per leaf {leaves}, got {keys}")
         names = keys  # only the sum over the leaves was stored
-    out = TensorDict({}, td.batch_size)
+    out = {}
     for name, key, leaf in zip(names, keys, leaves, strict=False):
         todo = "store the log-probs that the actor wrote (return_log_prob=True)"
         stored = require_float(td, key, todo)
@@ -175,18 +180,17 @@ def stored_log_probs(
         if stored.shape != shape:
             todo = "one log-prob per row: sum it over the dims of the action before storing it"
             raise shape_error(key, shape, stored, todo)
-        out.set(name, stored)
+        out[name] = stored
     return out
 
 
-def _check_legal(td: TensorDictBase, log_probs: TensorDictBase) -> None:
-    if not torch.isneginf(sum_leaves(log_probs).detach()).any():
+def _check_legal(td: TensorDictBase, log_probs: Leaves, log_ratio: Tensor) -> None:
+    # an illegal action of any leaf makes it -inf, or nan if its stored log-prob is -inf too
+    if not log_ratio.numel() or log_ratio.detach().amin().item() > -torch.inf:
         return
-    for name in log_probs.keys(True, True):
-        bad = torch.isneginf(log_probs.get(name))
+    for key, log_prob in log_probs.items():
+        bad = torch.isneginf(log_prob)
         if bad.any():
-            key = name[: -len(LOG_PROB)] if isinstance(name, str) else name
-            key = (*name[:-1], name[-1][: -len(LOG_PROB)]) if isinstance(name, tuple) else key
             action = td.get(key)[bad][0].tolist()
             raise ValueError(
                 f"{show(key)}: the stored action {action} in {rows_where(bad)} is illegal under the"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tdheads.checks import rows_where
-from tdheads.keys import LOG_PROB, NestedKey, suffixed
+from tdheads.keys import NestedKey
 from tdheads.losses.adapter import mask_fills
 from tdheads.losses.policy import stored_log_probs
 from tdheads.reduce import add
@@ -56,10 +56,10 @@ def check_ratio(batch: Batch) -> Symptoms:
     scores = [batch.score(batch.dist, key) for key in keys]
     if len(batch.loss.log_prob_keys) < len(keys):  # only that of the joint action was stored
         name = batch.loss.log_prob_keys[0]
-        yield from _ratio(batch, name, add(scores), stored.get(name), None)
+        yield from _ratio(batch, name, add(scores), stored[name], None)
         return
     for key, score in zip(keys, scores, strict=True):
-        yield from _ratio(batch, key, score, stored.get(suffixed(key, LOG_PROB)), key)
+        yield from _ratio(batch, key, score, stored[key], key)
 
 
 def _ratio(
