@@ -69,13 +69,3 @@ class CountSyncs(TorchDispatchMode):
 
 def _by_mask(indices: Sequence[Any]) -> bool:
     return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices)
-
-
-# What the checks of one forward of each loss around the hybrid head look at, whatever the batch:
-# what validate=False saves. A penalty builds, and checks, the distribution at collection too.
-CHECKS = {
-    "ppo": {"_local_scalar_dense": 15},
-    "clip": {"_local_scalar_dense": 15},
-    "kl-penalty": {"_local_scalar_dense": 26, "equal": 2},
-    "spo": {"_local_scalar_dense": 15},
-}
