@@ -3,10 +3,14 @@
 #   make test        tests and doctests; those of environments of other packages are skipped
 #   make test-all    the same with these installed, as CI runs it
 #   make lint types  ruff, mypy
+#   make bench       times of tdheads and its peers, into runs/benchmarks/
+#   make bench-compare BASE=main  the same of a revision and of this tree in turn, as a comment
 # ARGS go to the script or to pytest: make test ARGS="-k clip", make demo ARGS=--help
 
 PYTHON ?= python3
 WORKERS ?= 2
+BASE ?= main
+ROUNDS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -17,13 +21,15 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 extras_demo := examples
 extras_test := dev,examples
 extras_all := dev,examples,onnx,chess,jumanji,openspiel,pettingzoo,vmas
+extras_bench := dev,sb3
 
 # The installs that each one contains.
 covers_demo := demo
 covers_test := demo test
 covers_all := demo test all
+covers_bench := bench
 
-.PHONY: demo test test-all install-all lint types format dist clean
+.PHONY: demo test test-all install-all lint types format bench bench-compare dist clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/train.py --out runs/$$(date +%Y%m%d-%H%M%S) $(ARGS)
@@ -55,6 +61,14 @@ workflows: $(VENV)/.test
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+bench: $(VENV)/.bench
+	mkdir -p runs/benchmarks
+	$(BIN)/python -m pytest -c benchmarks/pytest.ini --rootdir . benchmarks \
+		--benchmark-json=runs/benchmarks/all.json $(ARGS)
+
+bench-compare: $(VENV)/.bench
+	$(BIN)/python benchmarks/run_pair.py $(BASE) --rounds $(ROUNDS) -- $(ARGS)
 
 dist: $(VENV)/.test
 	$(BIN)/python -m build
