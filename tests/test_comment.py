@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pytest
 
 from tests.fake_github import REPOSITORY, GitHub, serve_github
 
-SCRIPT = Path(__file__).parent.parent / ".github" / "scripts" / "comment.py"
+ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / ".github" / "scripts" / "comment.py"
 spec = importlib.util.spec_from_file_location("comment", SCRIPT)
 assert spec is not None
 assert spec.loader is not None
@@ -219,6 +221,25 @@ def test_a_table_passes_unchanged() -> None:
         ]
     )
     assert comment.defuse(table) == table
+
+
+def test_what_compare_writes_passes_unchanged(tmp_path: Path) -> None:
+    def write(name: str, times: dict[str, float]) -> str:
+        benchmarks = [
+            {"name": key, "stats": dict.fromkeys(("median", "q1", "q3", "mean", "max"), time)}
+            for key, time in times.items()
+        ]
+        (tmp_path / name).write_text(json.dumps({"benchmarks": benchmarks}))
+        return str(tmp_path / name)
+
+    base = write("base.json", {"test_loss[clip-64]": 1e-4, "test_loss[spo]": 1e-4, "test_a|b": 1.0})
+    head = write("head.json", {"test_loss[clip-64]": 3e-4, "test_loss[spo]": 1e-4, "test_new": 1.0})
+    command = [sys.executable, str(ROOT / "benchmarks" / "compare.py"), base, head]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    marker, text = done.stdout.split("\n", 1)
+    assert marker == comment.MARKER
+    assert "Worsened: $\\large\\color{#d91a1a}1$" in text
+    assert comment.defuse(text) == text.strip()
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ echo "$*" >> "$CALLS"
 case $1 in
     "$FAIL") exit 1 ;;
     demo) echo "taxi: mean return 7.92, illegal actions 0.00%" ;;
+    bench-compare) mkdir -p runs/benchmarks && touch runs/benchmarks/{{comment.md,base1.json}} ;;
     dist) mkdir dist && touch dist/tdheads-{VERSION[1]}{{.tar.gz,-py3-none-any.whl}} ;;
 esac
 """
@@ -204,6 +205,29 @@ def test_other_versions(runner: Runner) -> None:
     assert runner.run("ci", "pins") == ["test-all", "workflows"]
     assert runner.run("ci", "latest") == ["test-all", "workflows", "test-all"]
     assert (runner.folder / "constraints.txt").read_text().strip() == ""
+
+
+def test_benchmarks(runner: Runner) -> None:
+    # main has moved on since the pull request branched off
+    fork = runner.git("rev-parse", "HEAD")
+    runner.git("commit", "--quiet", "--allow-empty", "--message", "of someone else")
+    runner.values["github.event.pull_request.base.sha"] = runner.git("rev-parse", "HEAD")
+    runner.git("checkout", "--quiet", "-b", "topic", fork)
+    runner.git("commit", "--quiet", "--allow-empty", "--message", "of the pull request")
+    assert runner.run("benchmarks", "cpu") == [f"bench-compare BASE={fork}"]
+    for step in steps("benchmarks", "cpu"):
+        if "upload-artifact" in step.get("uses", ""):
+            assert list(runner.folder.glob(step["with"]["path"]))
+
+
+def test_the_commands_of_the_documents_exist(runner: Runner) -> None:
+    text = "".join((ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md"))
+    commands = re.findall(r"^(?=make )[^#\n]+", text, re.MULTILINE)
+    commands += re.findall(r"`(make [^`]+)`", text)
+    assert len(commands) >= 8
+    for command in commands:
+        done = shell(command, runner.folder, runner.env)
+        assert done.returncode == 0, (command, done.stderr)
 
 
 def test_release(runner: Runner) -> None:
