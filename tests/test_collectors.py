@@ -9,6 +9,7 @@ from torchrl.collectors import MultiSyncCollector
 
 from tdheads import ActionDistribution
 from tests.cases import HEADS, case_ids
+from tests.versions import COLLECTOR_OPTIONS
 from tests.workers import EveryActor, EveryInput
 
 
@@ -19,7 +20,7 @@ def collected(policy: EveryActor, frames: int) -> list[TensorDict]:
         policy,
         frames_per_batch=frames,
         total_frames=2 * frames,
-        auto_register_policy_transforms=False,
+        **COLLECTOR_OPTIONS,
     )
     try:
         return [batch.clone() for batch in collector]

@@ -170,7 +170,7 @@ def test_one_optimizer_and_one_per_group_give_the_same_parameters() -> None:
         optimizers = [torch.optim.Adam(m.parameters(), lr=0.01) for m in modules]
         for td in batches:
             step(losses, losses.estimate(td.clone()), optimizers)
-        results.append(losses.state_dict())
+        results.append(dict(losses.named_parameters()))
     for name, value in results[0].items():
         assert torch.equal(value, results[1][name]), name
 

@@ -39,6 +39,7 @@ from tdheads import (
 )
 from tdheads.keys import suffixed
 from tests.cases import FEATURES, HEADS, LISTED, NVEC, HeadCase, N, case_ids, critic
+from tests.versions import A2C_OPTIONS
 
 B = 5
 all_heads = pytest.mark.parametrize("case", HEADS, ids=case_ids(HEADS))
@@ -614,7 +615,7 @@ def test_actors_work_unchanged_in_torchrls_other_losses(case: HeadCase, loss_cla
     td = act(actor, case.inputs([B]))
     for key in ("advantage", "value_target"):
         td[key] = torch.randn(B, 1)
-    loss = loss_class(actor, critic())
+    loss = loss_class(actor, critic(), **(A2C_OPTIONS if loss_class is A2CLoss else {}))
     loss.set_keys(action=actor.dist_sample_keys[0], sample_log_prob=actor.log_prob_keys[0])
     out = loss(td)
     name = "loss_objective" if loss_class is A2CLoss else "loss_actor"

@@ -24,6 +24,7 @@ from torchrl.objectives.value import GAE
 
 from tdheads import CategoricalHead, ClipPPOLoss, make_actor, make_head
 from tests.batches import TERMS
+from tests.versions import COLLECTOR_OPTIONS
 
 
 class BoardFeatures(nn.Module):
@@ -69,9 +70,7 @@ def test_collector_gae_buffer_and_loss_make_one_training_step(env: Any) -> None:
     loss.set_keys(reward=("player0", "reward"))
     advantage = GAE(gamma=0.99, lmbda=0.95, value_network=critic)
     advantage.set_keys(reward=("player0", "reward"))
-    collector = Collector(
-        env, actor, frames_per_batch=128, total_frames=256, auto_register_policy_transforms=False
-    )
+    collector = Collector(env, actor, frames_per_batch=128, total_frames=256, **COLLECTOR_OPTIONS)
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(128), sampler=SamplerWithoutReplacement(), batch_size=64
     )

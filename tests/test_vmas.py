@@ -12,6 +12,7 @@ from torch import nn
 from torchrl.collectors import Collector
 
 from tdheads import KLPENPPOLoss, make_actor, make_group_losses, make_head
+from tests.versions import COLLECTOR_OPTIONS
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of the environment's own affairs
@@ -46,9 +47,7 @@ def test_two_groups_train_from_a_collector(continuous: bool) -> None:
         "listener": ("listener", "action"),
     }
     policy = TensorDictSequential(*actors.values())
-    collector = Collector(
-        env, policy, frames_per_batch=160, total_frames=320, auto_register_policy_transforms=False
-    )
+    collector = Collector(env, policy, frames_per_batch=160, total_frames=320, **COLLECTOR_OPTIONS)
     losses = make_group_losses(env.group_map, actors, critics, KLPENPPOLoss)
     optimizer = torch.optim.Adam(losses.parameters(), lr=1e-2)
     for batch in collector:
