@@ -2,6 +2,7 @@
 #   make demo        train a masked policy on Taxi (checkpoint and curve in a new folder of runs/)
 #   make test        tests and doctests; those of environments of other packages are skipped
 #   make test-all    the same with these installed, as CI runs it
+#   make test-oldest a part of the tests on the oldest TorchRL, and BenchMARL, in .venv-oldest
 #   make lint types  ruff, mypy
 #   make bench       times of tdheads and its peers, into runs/benchmarks/
 #   make bench-compare BASE=main  the same of a revision and of this tree in turn, as a comment
@@ -13,6 +14,7 @@ BASE ?= main
 ROUNDS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
+OLDEST := .venv-oldest
 
 # Several processes with several threads each are many times slower than with one thread each.
 export OMP_NUM_THREADS = 1
@@ -29,7 +31,11 @@ covers_test := demo test
 covers_all := demo test all
 covers_bench := bench
 
-.PHONY: demo test test-all install-all lint types format bench bench-compare dist clean
+# Every module by its doctests; then what TorchRL changed: losses, estimators, collectors, specs.
+oldest_tests := tdheads $(addprefix tests/test_,$(addsuffix .py,\
+	benchmarl drop_in groups make_head misuse_losses torchrl transforms vmas))
+
+.PHONY: demo test test-all test-oldest install-all lint types format bench bench-compare dist clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/train.py --out runs/$$(date +%Y%m%d-%H%M%S) $(ARGS)
@@ -39,6 +45,9 @@ test: $(VENV)/.test
 
 test-all: install-all
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-oldest: $(OLDEST)/.done
+	$(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow' $(oldest_tests) $(ARGS)
 
 install-all: $(VENV)/.all
 
@@ -74,10 +83,15 @@ dist: $(VENV)/.test
 	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) dist
+	rm -rf $(VENV) $(OLDEST) dist
 
 # One stamp per install: a second call is fast, a changed pyproject.toml or pin installs again.
 $(VENV)/.%: pyproject.toml constraints.txt
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --no-compile -c constraints.txt -e '.[$(extras_$*)]'
 	touch $(addprefix $(VENV)/.,$(covers_$*))
+
+$(OLDEST)/.done: pyproject.toml constraints-0.11.txt
+	test -x $(OLDEST)/bin/pip || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --no-compile -c constraints-0.11.txt -e '.[test,benchmarl]'
+	touch $@

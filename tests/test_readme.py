@@ -77,7 +77,7 @@ def test_the_diagnosis_of_the_third_block_is_the_one_that_is_shown(
 
 
 def test_the_groups_of_the_fourth_block_run_with_networks_of_ones_own() -> None:
-    assert len(PYTHON) == 4
+    assert len(PYTHON) == 5  # the last is run by test_benchmarl.py
     actors, critics = test_groups.networks()
     batch = test_groups.rollout(actors, team_reward=True)
     for group, agents in test_groups.AGENTS.items():
