@@ -148,12 +148,12 @@ def measure(name: str, runs: Path, total_frames: int | None) -> list[str]:
     return [name, package, *figures, f"{random:.2f}", f"{trained:.2f}"]
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Play and train every environment.")
     parser.add_argument("names", nargs="*", metavar="ENV", help=f"of {', '.join(TASKS)}")
     parser.add_argument("--runs", type=Path, default=Path("runs/environments"))
     parser.add_argument("--total-frames", type=int, help="instead of each environment's own")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     unknown = [name for name in options.names if name not in TASKS]
     if unknown:
         parser.error(f"unknown environments {unknown}: expected some of {list(TASKS)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -92,6 +93,25 @@ def test_environment(name: str, scripts: Any) -> None:
         assert parameter.grad.isfinite().all()
     env.rand_action = scripts.environments.random_policy(task, env)
     check_env_specs(env)
+
+
+def test_the_table_has_a_row_of_what_is_installed(
+    scripts: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "vmas", None)  # what Python does to a failed import
+    words = ["golf", "speaker_listener", "--total-frames", "4096", "--runs", str(tmp_path)]
+    scripts.environments.main(words)
+    answer = capsys.readouterr()
+    (row,) = answer.out.splitlines()[2:]
+    *left, random, trained = row.strip("| ").split(" | ")
+    assert left == ["golf", "this repository", "4,096", "0", "0"]
+    # A player without skill needs nearly all of 20 strokes.
+    assert -20 <= float(random) < -15
+    assert -20 <= float(trained) < -10
+    assert "speaker_listener: vmas cannot be imported" in answer.err
+    with pytest.raises(SystemExit):
+        scripts.environments.main(["go"])
+    assert "unknown environments ['go']" in capsys.readouterr().err
 
 
 def test_illegal_actions_are_seen(scripts: Any) -> None:

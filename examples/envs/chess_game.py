@@ -77,7 +77,7 @@ CHESS = Task(
     encode=encode_chess,
     package="chess",
     settings={
-        "total_frames": 16_000,
+        "total_frames": 8_000,
         "num_envs": 8,
         "frames_per_batch": 800,
         "minibatch_size": 200,

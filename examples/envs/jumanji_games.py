@@ -177,7 +177,7 @@ SNAKE = Task(
     encode=encode_snake,
     package="jumanji",
     settings={
-        "total_frames": 400_000,
+        "total_frames": 102_400,
         "num_envs": 64,
         "frames_per_batch": 4096,
         "lr": 2.5e-3,
@@ -192,7 +192,7 @@ FORAGING = Task(
     encode=lambda view: view.float(),
     package="jumanji",
     settings={
-        "total_frames": 400_000,
+        "total_frames": 163_840,
         "num_envs": 64,
         "frames_per_batch": 4096,
         "lr": 2.5e-3,

@@ -24,7 +24,7 @@ def speaker_listener(num_envs: int, *, continuous: bool = False) -> EnvBase:
 
 
 SETTINGS = {
-    "total_frames": 600_000,
+    "total_frames": 320_000,
     "num_envs": 160,
     "frames_per_batch": 8000,
     "minibatch_size": 1000,
