@@ -90,8 +90,8 @@ class Row(NamedTuple):
         beyond = max([floor, *self.noise])
         if not self.changes or min(map(abs, self.changes)) <= beyond:
             return 0
-        signs = {int(math.copysign(1, change)) for change in self.changes}
-        return signs.pop() if len(signs) == 1 else 0
+        # rounds with changes of both signs are that far apart themselves
+        return int(math.copysign(1, self.change))
 
 
 # ---- reading

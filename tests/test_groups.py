@@ -11,7 +11,6 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, set_exploration_type
-from torchrl.modules import RunningValueNorm
 from torchrl.objectives import ValueEstimators
 from torchrl.objectives.value import GAE
 
@@ -28,6 +27,7 @@ from tdheads import (
     make_actor,
     make_group_losses,
 )
+from tests.versions import needs_value_norm
 
 B, T = 4, 5
 AGENTS = {"walkers": 3, "flyers": 2}
@@ -138,14 +138,26 @@ def rollout_of(td: TensorDict) -> TensorDict:
     return td.exclude(*computed, *(("next", *key) for key in computed))
 
 
-@pytest.mark.parametrize("norm", ["normalize_advantage", "value_norm", "advantage_norm"])
-def test_the_reward_scale_of_one_group_does_not_reach_the_other(norm: str) -> None:
+def running_norm() -> Any:
+    from torchrl.modules import RunningValueNorm
+
+    return RunningValueNorm(shape=1)
+
+
+@pytest.mark.parametrize(
+    ("norm", "make"),
+    [
+        ("normalize_advantage", lambda: True),
+        pytest.param("value_norm", running_norm, marks=needs_value_norm),
+        pytest.param("advantage_norm", running_norm, marks=needs_value_norm),
+    ],
+)
+def test_the_reward_scale_of_one_group_does_not_reach_the_other(norm: str, make: Any) -> None:
     actors, critics = networks()
     td = rollout(actors)
     found = []
     for scale in (1.0, 1000.0):
-        option = True if norm == "normalize_advantage" else RunningValueNorm(shape=1)
-        losses = make_group_losses(AGENTS, actors, critics, **{norm: option})
+        losses = make_group_losses(AGENTS, actors, critics, **{norm: make()})
         scaled = td.clone()
         scaled["next", "flyers", "reward"] *= scale
         losses(losses.estimate(scaled))  # statistics that are kept reach the next forward
@@ -221,12 +233,11 @@ def test_padding_and_death_go_together() -> None:
     torch.testing.assert_close(losses(td)["flyers", "loss_objective"], -gain)
 
 
+@needs_value_norm
 def test_every_group_has_a_value_norm_of_its_own() -> None:
-    from torchrl.modules import RunningValueNorm
-
     torch.manual_seed(0)
     actors, critics = networks()
-    norm = RunningValueNorm(shape=1)
+    norm = running_norm()
     losses = make_group_losses(AGENTS, actors, critics, value_norm=norm)
     td = rollout(actors)
     td["next", "flyers", "reward"] *= 1000

@@ -22,6 +22,7 @@ from tdheads import (
     PPOLoss,
     make_group_losses,
 )
+from tests.versions import needs_multi_agent_gae
 
 B, T, N, F, CHOICES = 3, 5, 4, 6, 7
 GAMMA, LMBDA = 0.9, 0.8
@@ -140,7 +141,7 @@ def gae(reward: Tensor, value: Tensor, after: Tensor, done: Tensor, end: Tensor)
     return advantage
 
 
-@pytest.mark.parametrize("estimator", ["GAE", "MAGAE"])
+@pytest.mark.parametrize("estimator", ["GAE", pytest.param("MAGAE", marks=needs_multi_agent_gae)])
 @pytest.mark.parametrize("central", [True, False])
 def test_a_team_reward_gives_each_agent_the_advantage_over_its_own_value(
     estimator: str, central: bool
