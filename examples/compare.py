@@ -1,9 +1,9 @@
-"""What `autoregressive.py` and `hybrid.py` share: a short PPO loop, and a picture of runs."""
+"""What the shorter scripts share: a short PPO loop, a picture of runs, arguments."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +92,23 @@ def train(
     return curve
 
 
-def draw(curves: dict[str, list[Curve]], output: Path, *, title: str, ylabel: str) -> None:
-    """One line per label, the mean over its runs, with their range as an area."""
+def draw(
+    curves: dict[str, list[Curve]],
+    output: Path,
+    *,
+    title: str,
+    ylabel: str,
+    bounds: Mapping[str, float] | None = None,
+) -> None:
+    """One line per label, the mean over its runs, with their range as an area; bounds dotted."""
     figure, axes = pyplot.subplots(figsize=(7, 4))
     for label, runs in curves.items():
         frames = [point[0] for point in runs[0]]
         returns = torch.tensor([[point[1] for point in run] for run in runs])
         axes.plot(frames, returns.mean(0), label=label)
         axes.fill_between(frames, returns.amin(0), returns.amax(0), alpha=0.25)
+    for label, height in (bounds or {}).items():
+        axes.axhline(height, color="grey", linewidth=0.8, linestyle=":", label=label)
     axes.set(xlabel="frames", ylabel=ylabel)
     axes.set_title(f"{title}, PPO, {len(runs)} seeds (line: mean, area: range)")
     axes.legend()
@@ -110,10 +119,15 @@ def draw(curves: dict[str, list[Curve]], output: Path, *, title: str, ylabel: st
 
 
 def options(description: str, frames: int, output: str) -> argparse.Namespace:
-    """The command line of both scripts."""
+    """The command line of a script that needs no other arguments."""
+    return arguments(description, frames, output).parse_args()
+
+
+def arguments(description: str, frames: int, output: str) -> argparse.ArgumentParser:
+    """The arguments of all scripts."""
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--frames", type=int, default=frames)
     parser.add_argument("--output", type=Path, default=Path(output))
-    return parser.parse_args()
+    return parser

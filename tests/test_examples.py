@@ -16,6 +16,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 from torch.utils._pytree import tree_flatten
+from torchrl.envs import check_env_specs
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -199,6 +200,88 @@ def test_golf_ball_flies_as_far_as_club_and_swing_say(envs: ModuleType) -> None:
 def test_golf_club_that_cannot_be_used_does_not_move_the_ball(envs: ModuleType) -> None:
     after = swing(envs.golf.GolfEnv(2), club=0, swing=-0.8, mask=[False, True, True])
     assert after["position"].tolist() == torch.full((2, 1), 0.8).tolist()
+
+
+# --- The round, and policies with memory ------------------------------------------------------
+
+
+def beats(canon: ModuleType, envs: int = 500) -> TensorDict:
+    env = canon.CanonEnv(envs)
+    env.set_seed(0)
+    return env.rollout(2 * canon.CanonEnv.LONGEST, break_when_any_done=False)
+
+
+@pytest.fixture
+def canon(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return importlib.import_module("canon")
+
+
+def test_the_round_keeps_its_specs(canon: ModuleType) -> None:
+    made = canon.CanonEnv(3)
+    made.set_seed(0)
+    check_env_specs(made)
+
+
+def test_every_voice_of_the_round_sings_what_was_heard_before(canon: ModuleType) -> None:
+    data = beats(canon)
+    heard = data["observation"].argmax(-1) + 1
+    targets, done = data["state", "targets"], data["next", "done"].squeeze(-1)
+    assert (targets[..., 0] == heard).all()
+    for voice in (1, 2):
+        # of one beat ago in the voice before it, and silent at the start of a tune
+        expected = torch.where(done[:, :-1], 0, targets[:, :-1, voice - 1])
+        assert (targets[:, 1:, voice] == expected).all()
+    ends = done.int().argmax(1) + 1
+    assert set(ends.tolist()) == set(range(8, 17))
+    right = (data["action"] == targets) & (targets > 0)
+    assert (data["next", "reward"].squeeze(-1) == right.sum(-1)).all()
+
+
+def test_the_mask_of_the_round_tells_nothing_but_three_equally_likely_notes(
+    canon: ModuleType,
+) -> None:
+    data = beats(canon, 1000)
+    mask, targets = data["action_mask"].flatten(0, 1), data["state", "targets"].flatten(0, 1)
+    assert mask.gather(-1, targets.unsqueeze(-1)).all()
+    sings = targets > 0
+    assert (mask.sum(-1) == torch.where(sings, 3, 1)).all()
+    assert (mask[..., 0] == ~sings).all()
+    # the place of the right note among the three, for voices that cannot hear it
+    place = (mask.cumsum(-1).gather(-1, targets.unsqueeze(-1)) - 1).squeeze(-1)
+    for voice in (1, 2):
+        counts = torch.bincount(place[sings[:, voice], voice], minlength=3).double()
+        n = counts.sum()
+        # chi-square with 2 degrees of freedom: above 18.4 once in 10,000 seeds
+        assert ((counts - n / 3) ** 2 / (n / 3)).sum() < 18.4
+        # and it is independent of the note that is heard
+        heard = data["observation"].argmax(-1).flatten()[sings[:, voice]]
+        table = torch.bincount(heard * 6 + targets[sings[:, voice], voice] - 1, minlength=36)
+        expected = n / 36
+        # 35 degrees of freedom: above 77.4 once in 20,000 seeds
+        assert ((table - expected) ** 2 / expected).sum() < 77.4
+
+
+def test_recurrent_runs_small(tmp_path: Path) -> None:
+    words = ["--cell", "lstm", "none", "--seeds", 0, "--frames", 4096]
+    result = run("recurrent.py", *words, "--output", tmp_path / "round.png")
+    assert result.returncode == 0, result.stderr
+    first, *trained = result.stdout.splitlines()[-3:]
+    chance = float(first.split()[-1])
+    assert first.startswith("right notes of 33.")
+    assert chance == pytest.approx(11, abs=0.5)
+    assert [line.split(":")[0] for line in trained] == ["LSTM", "without memory"]
+    assert (tmp_path / "round.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_a_policy_with_memory_passes_the_bound_without(
+    canon: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recurrent = importlib.import_module("recurrent")
+    curve, score = recurrent.train("gru", 0, 9 * recurrent.FRAMES)
+    assert curve[0][1] < 13  # about what chance gives, 11
+    assert score > canon.CanonEnv.MEMORYLESS + 5
 
 
 # --- Illegal actions -------------------------------------------------------------------------
