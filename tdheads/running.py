@@ -108,7 +108,8 @@ def is_plain_sequence(module: Any) -> bool:
 
 
 def _hooked(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    compiled = module._compiled_call_impl is not None  # module.compile()
+    return compiled or bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def parts_of(sequence: Any) -> Iterable[Any]:
