@@ -23,7 +23,7 @@ def time_of(modules: str) -> float:
 def times() -> dict[str, list[float]]:
     for modules in IMPORTS.values():
         time_of(modules)  # the first import writes byte code
-    rounds = [{impl: time_of(modules) for impl, modules in IMPORTS.items()} for _ in range(5)]
+    rounds = [{impl: time_of(modules) for impl, modules in IMPORTS.items()} for _ in range(4)]
     return {impl: [measured[impl] for measured in rounds] for impl in IMPORTS}
 
 
