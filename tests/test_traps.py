@@ -515,3 +515,17 @@ def test_as_many_choices_as_a_narrow_dtype_can_hold(dtype: torch.dtype, n: int) 
     torch.testing.assert_close(
         head.get_dist(drawn).log_prob(drawn["action"]), drawn["action_log_prob"]
     )
+
+
+@pytest.mark.parametrize("score", ["log_prob", "entropy"])
+def test_an_empty_row_has_gradient_zero_whatever_comes_back(score: str) -> None:
+    from tdheads.distributions import MaskedCategorical
+
+    logits = torch.randn(3, 5, requires_grad=True)
+    mask = torch.tensor([[True, True, False, True, False], [False] * 5, [True] * 5])
+    dist = MaskedCategorical(logits, mask=mask, on_empty="neutral")
+    out = dist.log_prob(torch.tensor([3, 0, 2])) if score == "log_prob" else dist.entropy()
+    (found,) = torch.autograd.grad(out, logits, torch.tensor([1.0, math.nan, math.inf]))
+    assert found[0].isfinite().all()
+    assert found[0].any()
+    assert (found[1] == 0).all()

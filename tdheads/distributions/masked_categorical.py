@@ -92,7 +92,8 @@ class MaskedCategorical(Movable, Distribution):
             scores = _log_of(scores)
         self.empty = None if mask is None or on_empty == "error" else ~mask.any(-1)
         self.logits = _legal_log_probs(scores, mask, self.empty)
-        self._scores = Scores(self.logits, scores)
+        # the gradient of an empty row is 0 whatever comes back, nan too: the steps see to that
+        self._scores = Scores(self.logits, scores if self.empty is None else None)
         self.validates = checks
         self.names = names
         # log_softmax of a row is nan throughout if the row is empty or holds nan or +inf

@@ -52,6 +52,7 @@ class ClipPPOLoss(PolicyLoss):
     https://arxiv.org/abs/1707.06347.
 
     Example:
+        >>> import torch
         >>> from tensordict import TensorDict
         >>> from tensordict.nn import TensorDictModule
         >>> from tdheads import CategoricalHead, make_actor
