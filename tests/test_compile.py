@@ -151,7 +151,7 @@ def test_the_losses_side_by_side_equal_each_of_them(case: HeadCase) -> None:
 
 
 #: heads whose kernels are generated too
-FAMILIES = ("flat", "masked", "multi", "bits", "tanh", "list", "autoregressive", "hybrid")
+FAMILIES = ("flat", "masked", "multi", "bits", "tanh", "sparse", "autoregressive", "hybrid")
 
 
 def test_families_are_heads() -> None:
