@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -80,6 +81,19 @@ STEPS = [
 ]
 
 
+VALUES = torch.tensor([3.0, -1.0, 4.0, 1.0, -5.0, 9.0])
+
+
+def normalized_by_the_example(rank: int) -> Tensor:
+    """What `examples/distributed.py` makes of this process's part of VALUES."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+    from engines import normalize
+
+    part = VALUES.chunk(WORLD)[rank].clone()
+    normalize(part)
+    return part
+
+
 def run(rank: int, folder: str) -> None:
     """Run every step in one of the processes and store what came out."""
     torch.set_num_threads(1)
@@ -96,4 +110,5 @@ def run(rank: int, folder: str) -> None:
         found[step.name] = {n.removeprefix("module."): g for n, g in grads.items()}, beta
         del replica  # to free it after the process group can deadlock with Gloo's thread
     torch.save(found, Path(folder) / f"{rank}.pt")
+    torch.save(normalized_by_the_example(rank), Path(folder) / f"normalized-{rank}.pt")
     dist.destroy_process_group()

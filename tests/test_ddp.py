@@ -22,13 +22,14 @@ from torch.nn.parallel import DistributedDataParallel
 from tdheads import CategoricalHead, make_actor
 from tests.batches import gradients
 from tests.cases import FEATURES, HEADS, LOSSES, LossCase, case_ids, critic
-from tests.replicas import STEPS, WORLD, Step, run
+from tests.replicas import STEPS, VALUES, WORLD, Step, run
 
 SECONDS = 240
 
 
 @pytest.fixture(scope="module")
-def replicas(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes have written."""
     folder = tmp_path_factory.mktemp("ddp")
     processes = torch.multiprocessing.spawn(run, (str(folder),), nprocs=WORLD, join=False)
     end = time.monotonic() + SECONDS
@@ -38,6 +39,11 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     finally:
         for process in processes.processes:
             process.kill()
+    return folder
+
+
+@pytest.fixture
+def replicas(folder: Path) -> list[dict[str, Any]]:
     return [torch.load(folder / f"{rank}.pt") for rank in range(WORLD)]
 
 
@@ -55,6 +61,13 @@ def test_two_processes_have_the_gradient_of_one_on_the_joined_batch(
         assert set(found) == set(expected)
         for name, grad in expected.items():
             torch.testing.assert_close(found[name], grad, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_example_normalizes_over_all_processes(folder: Path) -> None:
+    parts = [torch.load(folder / f"normalized-{rank}.pt") for rank in range(WORLD)]
+    expected = (VALUES - VALUES.mean()) / VALUES.std(correction=0)
+    torch.testing.assert_close(torch.cat(parts), expected)
 
 
 @pytest.mark.slow
