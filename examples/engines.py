@@ -128,13 +128,14 @@ def ray_collector(envs: list[Any], policy: TensorDictModuleBase, **options: Any)
     require("ray", "ray")
     from torchrl.collectors.distributed import RayCollector
 
-    local = {"num_cpus": len(envs), "include_dashboard": False, "log_to_driver": False}
+    local = {"address": "local", "num_cpus": len(envs), "include_dashboard": False}
+    cluster = {"address": "auto"} if "RAY_ADDRESS" in os.environ else local
     return RayCollector(
         envs,
         policy,
         sync=True,
         num_collectors=len(envs),
-        ray_init_config={"address": "auto"} if "RAY_ADDRESS" in os.environ else local,
+        ray_init_config=cluster | {"log_to_driver": False},
         remote_configs={"num_cpus": 1},
         **options | {"total_frames": sys.maxsize},  # -1 would end it before the first batch
     )
