@@ -25,8 +25,9 @@ def block_times(
 ) -> dict[str, list[float]]:
     """Seconds of processor time of one call, per block.
 
-    The blocks of all functions alternate, so that what else the machine does meets all of them;
-    time in which the process waits for a processor is not counted. A block takes about ``block_s``.
+    The blocks of all functions alternate, each in every place, so that what else the machine does
+    meets all of them; time in which the process waits for a processor is not counted. A block takes
+    about ``block_s``.
     """
     calls = {}
     for name, run in runs.items():
@@ -37,10 +38,13 @@ def block_times(
     gc.collect()
     gc.disable()  # a collection would hit one function or the other
     try:
+        order = list(runs)
         for _ in range(blocks):
-            for name, run in runs.items():
-                times[name].append(_time(run, calls[name]))
+            for name in order:
+                runs[name]()  # what ran before left its own memory in the caches
+                times[name].append(_time(runs[name], calls[name]))
             gc.collect()
+            order = order[1:] + order[:1]
     finally:
         gc.enable()
     return times

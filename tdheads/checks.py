@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -12,6 +11,7 @@ from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor
 
 from tdheads.keys import NestedKey
+from tdheads.running import read
 
 MAX_ROWS = 5
 
@@ -91,12 +91,12 @@ def require(td: TensorDictBase, key: NestedKey, todo: str) -> Tensor:
         >>> require(TensorDict({"action": torch.zeros(3)}), "action", "run the actor first").shape
         torch.Size([3])
     """
-    if not isinstance(td, TensorDictBase) and not is_tensor_collection(td):
-        raise TypeError(f"{show(key)}: expected a tensordict that holds it, got {td!r}; {todo}")
-    value = td.get(key, None)
-    if value is None:
-        raise missing(key, td, todo)
-    return value
+    if isinstance(td, TensorDictBase) or is_tensor_collection(td):
+        value = read(td, key)
+        if value is None:
+            raise missing(key, td, todo)
+        return value
+    raise TypeError(f"{show(key)}: expected a tensordict that holds it, got {td!r}; {todo}")
 
 
 def require_tensor(td: TensorDictBase, key: NestedKey, todo: str) -> Tensor:
@@ -177,7 +177,7 @@ def check_positive(x: Tensor, key: NestedKey, todo: str) -> None:
         )
 
 
-def any_nan(*tensors: Tensor) -> bool:
+def any_nan(x: Tensor, *more: Tensor) -> bool:
     """Whether there may be a ``nan``: one look at the device, which sees a few cases too many.
 
     Example:
@@ -185,7 +185,10 @@ def any_nan(*tensors: Tensor) -> bool:
         True
     """
     # a sum is nan as soon as one term is: no bool tensor, in the usual good case
-    return math.isnan(functools.reduce(torch.add, (x.detach().sum() for x in tensors)))
+    total = (x.detach() if x.requires_grad else x).sum()
+    for other in more:
+        total = total + (other.detach() if other.requires_grad else other).sum()
+    return math.isnan(total)
 
 
 def check_finite(x: Tensor, key: NestedKey, todo: str) -> None:

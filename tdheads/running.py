@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import (
     TensorDictModule,
@@ -15,6 +16,8 @@ from tensordict.nn import (
 )
 from tensordict.nn.utils import skip_existing
 from torch import Tensor, nn
+
+from tdheads.keys import NestedKey, as_path
 
 
 def run(module: TensorDictModuleBase, td: TensorDictBase) -> TensorDictBase:
@@ -29,20 +32,82 @@ def run(module: TensorDictModuleBase, td: TensorDictBase) -> TensorDictBase:
         >>> run(double, TensorDict({"x": torch.ones(1)}))["y"]
         tensor([2.])
     """
-    if skip_existing() or _hooked(module):
-        return module(td)
-    if is_plain_sequence(module):
-        for part in parts_of(module):
-            td = run(part, td)
-        return td
-    inputs = [td.get(key, None) for key in module.in_keys] if _is_plain(module) else [None]
-    if any(value is None for value in inputs):
-        return module(td)
-    found = module.module(*inputs)
-    return _write(td, module.out_keys, found)
+    return module(td) if skip_existing() else _run(module, td)
 
 
-def dispatched(forward: Callable[[Any, TensorDictBase], Any]) -> Callable[..., Any]:
+def _run(module: Any, td: TensorDictBase) -> TensorDictBase:
+    if not _hooked(module):
+        if _is_plain(module):
+            inputs = [read(td, key) for key in module.in_keys]
+            if all(value is not None for value in inputs):
+                return _write(td, module.out_keys, module.module(*inputs))
+        elif is_plain_sequence(module):
+            for part in parts_of(module):
+                td = _run(part, td)
+            return td
+    return module(td)
+
+
+def read(td: TensorDictBase, key: NestedKey) -> Any:
+    """Return ``td.get(key, None)``.
+
+    Example:
+        >>> read(TensorDict({"x": 1}), "y") is None
+        True
+    """
+    return td._get_str(key, None) if type(key) is str else td.get(key, None)
+
+
+def write(td: TensorDictBase, key: NestedKey, value: Tensor) -> None:
+    """Do ``td.set(key, value)``, at once where nothing has to be converted or refused.
+
+    Example:
+        >>> td = TensorDict({}, [2])
+        >>> write(td, "x", Tensor([1, 2]))
+        >>> td["x"]
+        tensor([1., 2.])
+    """
+    if type(td) is TensorDict and type(value) is Tensor and type(key) is str:
+        size, device = td.batch_size, td.device
+        fits = value.shape[: len(size)] == size and device in (None, value.device)
+        if fits and not torch.compiler.is_compiling():
+            td._set_str(key, value, validated=True, inplace=False, non_blocking=False)
+            return
+    td.set(key, value)
+
+
+def shallow_copy(td: TensorDictBase) -> TensorDictBase:
+    """Return ``td.copy()``: the same tensors in tensordicts that can be written to.
+
+    Example:
+        >>> td = TensorDict({"x": torch.zeros(2), "in": {"y": torch.zeros(2)}}, [2])
+        >>> shallow_copy(td).update({"x": torch.ones(2)})["x"], td["x"]
+        (tensor([1., 1.]), tensor([0., 0.]))
+    """
+    if type(td) is not TensorDict or td._has_names() or torch.compiler.is_compiling():
+        return td.copy()
+    entries = {k: v if isinstance(v, Tensor) else shallow_copy(v) for k, v in td.items()}
+    return TensorDict._new_unsafe(entries, batch_size=td.batch_size, device=td.device)
+
+
+def packed(entries: Mapping[NestedKey, Tensor]) -> TensorDict:
+    """Return a tensordict without batch dims of these entries.
+
+    Example:
+        >>> packed({"loss": torch.zeros(()), ("leaf", "kl"): torch.ones(())})["leaf", "kl"]
+        tensor(1.)
+    """
+    nested: dict[str, Any] = {}
+    for key, value in entries.items():
+        path = as_path(key)
+        inner = nested
+        for part in path[:-1]:
+            inner = inner.setdefault(part, {})
+        inner[path[-1]] = value
+    return TensorDict._new_unsafe(nested, batch_size=torch.Size())
+
+
+def dispatched(forward: Callable[..., Any], *, auto_batch_size: bool = True) -> Callable[..., Any]:
     """Let a module be called without a tensordict too, as tensordict's ``dispatch`` does.
 
     A call with a tensordict does not ask for the module's keys first.
@@ -57,7 +122,7 @@ def dispatched(forward: Callable[[Any, TensorDictBase], Any]) -> Callable[..., A
         >>> Double()(x=1 * [1]), Double()(TensorDict(x=1 * [1]))["y"]
         (tensor([2]), tensor([2]))
     """
-    other = dispatch(forward)
+    other = dispatch(auto_batch_size=auto_batch_size)(forward)
 
     @functools.wraps(other)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -69,19 +134,20 @@ def dispatched(forward: Callable[[Any, TensorDictBase], Any]) -> Callable[..., A
 
 
 def _write(td: TensorDictBase, keys: list[Any], found: Any) -> TensorDictBase:
-    if not isinstance(found, Tensor) and hasattr(found, "keys") and all(k in found for k in keys):
-        found = tuple(found.get(key) for key in keys)
     values = found if isinstance(found, tuple) else (found,)
+    named = not isinstance(found, (Tensor, tuple)) and hasattr(found, "keys")
+    if named and all(key in found for key in keys):
+        values = tuple(found.get(key) for key in keys)
     for key, value in zip(keys, values, strict=True):
         if key != "_":
-            td.set(key, value if isinstance(value, Tensor) else TensorDict.from_any(value))
+            write(td, key, value if isinstance(value, Tensor) else TensorDict.from_any(value))
     return td
 
 
 def _inherits(module: Any, base: type, *methods: str) -> bool:
     """Whether a module's class has these methods of a base."""
     kind = type(module)
-    return all(getattr(kind, name, None) is getattr(base, name) for name in methods)
+    return kind is base or all(getattr(kind, name, None) is getattr(base, name) for name in methods)
 
 
 def _is_plain(module: Any) -> bool:

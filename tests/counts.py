@@ -20,6 +20,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from benchmarks.memory import saved_bytes
 from tdheads import CategoricalHead, ClipPPOLoss, SparseCategoricalHead, make_actor
@@ -50,7 +51,7 @@ class CountOperators(TorchDispatchMode):
 
 @contextlib.contextmanager
 def counted_entries() -> Iterator[list[str]]:
-    """Collect the reads and writes of tensordict entries, ``get`` and ``set``."""
+    """Collect the reads and writes by ``get`` and ``set``, which take as long as an operator."""
     calls: list[str] = []
 
     def counted(name: str) -> Any:
@@ -90,6 +91,24 @@ def of_loss(case: HeadCase, kind: LossCase) -> dict[str, int]:
     }
 
 
+def of_acting(case: HeadCase) -> dict[str, int]:
+    """The same of one step of the actor."""
+    td = collect(case, actor := case.actor(), [11])
+    with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
+        actor(td)
+        with CountOperators() as operators:
+            actor(td)
+        with CountSyncs() as syncs:
+            actor(td)
+        with counted_entries() as entries:
+            actor(td)
+    return {
+        "operators": operators.found,
+        "syncs": syncs.found.total(),
+        "entries": len(entries),
+    }
+
+
 def of_choices(head: Any, constraint: dict[str, torch.Tensor]) -> int:
     """Bytes that a loss keeps for the backward pass, of one row of very many choices."""
     backbone = TensorDictModule(nn.Linear(3, WIDTH), ["observation"], ["hidden"])
@@ -123,6 +142,7 @@ def measure() -> dict[str, Any]:
     return {
         "versions": versions(),
         "losses": losses,
+        "acting": {case.name: of_acting(case) for case in CASES},
         "saved bytes of 29,275 choices": measure_saved(),
     }
 

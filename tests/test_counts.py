@@ -26,6 +26,11 @@ def test_operators_synchronisations_and_entries(case: HeadCase, kind: LossCase) 
     assert counts.of_loss(case, kind) == EXPECTED["losses"][f"{kind.name}, {case.name}"]
 
 
+@pytest.mark.parametrize("case", counts.CASES, ids=case_ids(counts.CASES))
+def test_a_step_of_the_actor(case: HeadCase) -> None:
+    assert counts.of_acting(case) == EXPECTED["acting"][case.name]
+
+
 def test_bytes_kept_for_the_backward_pass() -> None:
     assert counts.measure_saved() == EXPECTED["saved bytes of 29,275 choices"]
 

@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential, set_skip_existing
 from torch import Tensor, nn
 
-from tdheads.running import run
+from tdheads.running import packed, read, run, shallow_copy, write
 
 
 def two(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,3 +89,56 @@ def test_a_missing_entry_is_an_error_of_tensordict() -> None:
     module = TensorDictModule(nn.Linear(3, 3), ["missing"], ["y"])
     with pytest.raises((KeyError, TypeError)):
         run(module, batch())
+
+
+@pytest.mark.parametrize("key", ["y", ("deep", "y"), ("new", "y")])
+def test_write_is_set(key: Any) -> None:
+    td, other = batch(), batch()
+    value = torch.ones(3, 2)
+    write(td, key, value)
+    assert td.get(key) is value
+    assert read(td, key) is value
+    assert set(td.keys(True, True)) == set(other.set(key, value).keys(True, True))
+
+
+def test_write_refuses_what_set_refuses() -> None:
+    with pytest.raises(RuntimeError, match="batch dimension mismatch"):
+        write(batch(), "y", torch.ones(2))
+    with pytest.raises(RuntimeError, match="batch dimension mismatch"):
+        write(batch(), "y", torch.ones(()))
+    with pytest.raises(RuntimeError, match="locked"):
+        write(batch().lock_(), "y", torch.ones(3))
+
+
+def test_write_converts_what_set_converts() -> None:
+    td = batch().to("meta")
+    write(td, "y", torch.ones(3))
+    assert td["y"].device.type == "meta"
+
+
+def test_a_shallow_copy_shares_tensors_and_nothing_else() -> None:
+    td = batch().lock_()
+    td.batch_size = torch.Size([3])
+    copied = shallow_copy(td)
+    assert copied["x"] is td["x"]
+    assert copied["deep", "a"] is td["deep", "a"]
+    copied.set(("deep", "a"), torch.zeros(3))
+    copied.set("x", torch.zeros(3))
+    assert td["deep", "a"].all()
+    assert td["x"].any()
+    assert copied.batch_size == copied["deep"].batch_size == td.batch_size
+
+
+def test_a_shallow_copy_keeps_names_and_what_is_no_tensor() -> None:
+    td = batch().set_non_tensor("note", "kept")
+    td.names = ["time"]
+    assert shallow_copy(td).names == ["time"]
+    assert shallow_copy(td)["note"] == "kept"
+
+
+def test_packed_is_a_tensordict_of_the_entries() -> None:
+    td = packed(
+        {"loss": torch.zeros(()), ("a", "b", "c"): torch.ones(()), ("a", "d"): torch.ones(2)}
+    )
+    assert td.batch_size == td["a", "b"].batch_size == torch.Size([])
+    assert set(td.keys(True, True)) == {"loss", ("a", "b", "c"), ("a", "d")}

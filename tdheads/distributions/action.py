@@ -85,15 +85,15 @@ class ActionDistribution(Movable, CompositeDistribution):
             raise ValueError(f"ActionDistribution: expected each leaf once, got {list(leaves)}")
         if not isinstance(batch_size, torch.Size):
             check_batch_size(batch_size)
-        shapes = {key: list(dist.batch_shape) for key, dist in self.dists.items()}
-        first = next(iter(shapes.values()))
-        if any(shape != first for shape in shapes.values()):
+        shapes = [dist.batch_shape for dist in self.dists.values()]
+        if any(shape != shapes[0] for shape in shapes):
+            named = {key: list(dist.batch_shape) for key, dist in self.dists.items()}
             raise ValueError(
-                f"the leaves of one action need one log-prob per row, got batch shapes {shapes};"
+                f"the leaves of one action need one log-prob per row, got batch shapes {named};"
                 " give every leaf the same batch dims, or use one head and one loss per group"
             )
         #: batch shape ``[*B]`` of every leaf, which may have more dims than the tensordict
-        self.row_shape = next(iter(self.dists.values())).batch_shape
+        self.row_shape = shapes[0]
         self.log_prob_key = None
         self.entropy_key = None
         Distribution.__init__(self, torch.Size(batch_size), validate_args=False)

@@ -37,6 +37,20 @@ def random(dist: Distribution) -> Tensor:
     return dist.rsample() if dist.has_rsample else dist.sample()
 
 
+def score_draw(dist: Distribution, action: Tensor) -> Tensor:
+    """Return the log-prob of an action that ``draw`` returned, ``[*B]``.
+
+    The same number as ``log_prob`` gives, which looks at what it is given first.
+
+    Example:
+        >>> import torch
+        >>> score_draw(torch.distributions.Normal(torch.zeros(1), 1.0), torch.zeros(1))
+        tensor([-0.9189])
+    """
+    score = getattr(dist, "score_draw", None)
+    return dist.log_prob(action) if score is None else score(action)
+
+
 _RULES = {
     InteractionType.RANDOM: random,
     InteractionType.MODE: lambda dist: dist.mode,

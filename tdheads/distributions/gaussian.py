@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Normal
+from torch.distributions import Distribution, Normal
 
 _HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
@@ -32,8 +32,13 @@ class Gaussian(Normal):
     def __init__(
         self, loc: Tensor, scale: Tensor | float, validate_args: bool | None = None
     ) -> None:
-        super().__init__(loc, scale, validate_args=validate_args)
-        self._log_scale = self.scale.log()
+        if isinstance(scale, Tensor) and scale.shape == loc.shape and validate_args is False:
+            self.loc, self.scale = loc, scale
+            Distribution.__init__(self, loc.shape, validate_args=False)
+        else:
+            super().__init__(loc, scale, validate_args=validate_args)
+        #: log-density at the mode
+        self._peak = self.scale.log().neg() - _HALF_LOG_2_PI
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Gaussian:
         """Return a view of the distribution with a larger batch shape."""
@@ -43,15 +48,17 @@ class Gaussian(Normal):
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of ``value`` (``[*S, *B]``)."""
         error = (value - self.loc) / self.scale
-        return -torch.addcmul(self._log_scale + _HALF_LOG_2_PI, error, error, value=0.5)
+        return torch.addcmul(self._peak, error, error, value=-0.5)
 
     def entropy(self) -> Tensor:
         """Differential entropy in nats, ``[*B]``."""
-        return self._log_scale + (0.5 + _HALF_LOG_2_PI)
+        return torch.rsub(self._peak, 0.5)
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Draw with a gradient, ``[*sample_shape, *B]``."""
-        loc = self.loc.expand(torch.Size(sample_shape) + self.batch_shape)
+        loc = self.loc
+        if sample_shape:
+            loc = loc.expand(torch.Size(sample_shape) + self.batch_shape)
         return loc + self.scale * torch.randn_like(loc)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:

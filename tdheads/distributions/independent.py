@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, kl_divergence, register_kl
 
-from tdheads.distributions.draw import deterministic
+from tdheads.distributions.draw import deterministic, score_draw
 from tdheads.distributions.inputs import check_value_shape
 from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
@@ -61,6 +61,10 @@ class IndependentLeaf(Movable, Independent):  # type: ignore[type-arg]  # torch 
         """Log-prob summed over the event dims, ``[*S, *B]``."""
         check_value_shape(value, self.batch_shape + self.event_shape, self.names)
         return sum_event(self.base_dist.log_prob(value), self.reinterpreted_batch_ndims)
+
+    def score_draw(self, value: Tensor) -> Tensor:
+        """Log-prob of an action that was drawn here: nothing is checked again."""
+        return sum_event(score_draw(self.base_dist, value), self.reinterpreted_batch_ndims)
 
     def entropy(self) -> Tensor:
         """Entropy in nats summed over the event dims, ``[*B]``."""

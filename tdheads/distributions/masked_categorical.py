@@ -166,18 +166,24 @@ class MaskedCategorical(Movable, Distribution):
 
     def gumbel_scores(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
         """Log-probabilities plus Gumbel noise, whose largest entry is a sample; ``[*S, *B, n]``."""
-        wide = self.logits.expand(sample_shape + self.logits.shape)
+        wide = self.logits
+        if sample_shape:
+            wide = wide.expand(sample_shape + wide.shape)
         # made from the logits, so that vmap knows that the noise is batched
         noise = torch.empty_like(wide, memory_format=torch.contiguous_format, requires_grad=False)
-        scores = self.logits - noise.exponential_().log()
         # an exponential of 0 would give -inf + inf = nan, which argmax prefers
-        return scores.masked_fill(self.logits == -torch.inf, -torch.inf)
+        noise.exponential_().clamp_min_(torch.finfo(noise.dtype).tiny).log_()
+        return self.logits - noise
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-probability of ``value`` (``[*S, *B]``, any integer dtype); illegal: ``-inf``."""
         check_value_shape(value, self.batch_shape, self.names)
         if self.validates:
             check_range(value, self.num_events, self.names)
+        return self.score_draw(value)
+
+    def score_draw(self, value: Tensor) -> Tensor:
+        """Log-probability of choices that were drawn here: nothing is checked again."""
         return self._scores.log_prob(value.long().unsqueeze(-1))
 
     def entropy(self) -> Tensor:

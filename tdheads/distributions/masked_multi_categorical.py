@@ -158,9 +158,19 @@ class MaskedMultiCategorical(ChoiceDistribution):
         check_value_shape(value, self.batch_shape + self.event_shape, self.names)
         if self.validates:
             check_range(value, self._layout.width, self.names)
+        return self._score_packed(self._scores, value)
+
+    def score_draw(self, value: Tensor) -> Tensor:
+        """Log-probability of options that were drawn here: nothing is checked again."""
+        scores = self._scores
+        if scores is None:
+            return self.base.score_draw(value).sum(-1)
+        return scores.log_prob(value.long() + self._layout.start)
+
+    def _score_packed(self, scores: Scores, value: Tensor) -> Tensor:
         option = value.long()
         inside = torch.minimum(option, self._layout.last).clamp_min(0)
-        log_prob = self._scores.log_prob(inside + self._layout.start)
+        log_prob = scores.log_prob(inside + self._layout.start)
         # an option beyond its dimension would alias one of the next: it is illegal instead
         return log_prob.masked_fill((inside != option).any(-1), -torch.inf)
 

@@ -107,6 +107,10 @@ class MaskedMultiOneHot(ChoiceDistribution):
         check_value_shape(value, self.batch_shape + self.event_shape, self.names)
         return self.base.log_prob(self._layout.pad(value, 0)).sum(-1)
 
+    def score_draw(self, value: Tensor) -> Tensor:
+        """Log-probability of one-hots that were drawn here: nothing is checked again."""
+        return self.base.score_draw(self._layout.pad(value, 0)).sum(-1)
+
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All combinations of options, legal or not, ``[prod(nvec), *B, sum(nvec)]``."""
         device = self.base.logits.device

@@ -109,7 +109,11 @@ class MaskedOneHotCategorical(ChoiceDistribution):
         check_value_shape(value, self.batch_shape + self.event_shape, self.names)
         if self.validates:
             check_one_hot(value, self.names)
-        return self.base.log_prob(value.detach().to(torch.int8).argmax(-1))
+        return self.score_draw(value)
+
+    def score_draw(self, value: Tensor) -> Tensor:
+        """Log-probability of a one-hot that was drawn here: nothing is checked again."""
+        return self.base.score_draw(value.detach().to(torch.int8).argmax(-1))
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All one-hot vectors, legal or not, ``[n, *B, n]``."""

@@ -11,6 +11,9 @@ from tdheads.checks import eager
 from tdheads.distributions.layout import Layout
 from tdheads.distributions.movable import Movable
 
+#: numbers for which a backward pass in Python takes longer than torch's own steps
+FEW = 2**13
+
 
 def finite(log_probs: Tensor) -> Tensor:
     """Return log-probs that may be multiplied by their probabilities.
@@ -33,7 +36,8 @@ class Scores(Movable):
 
     The gradient of both goes straight to ``logits``, in a third of the passes over ``[*B, n]`` that
     the steps from there to the log-prob would take, and with less to keep for them. An illegal
-    choice, whose log-prob is ``-inf``, gives and gets none.
+    choice, whose log-prob is ``-inf``, gives and gets none. Up to ``FEW`` numbers torch's own steps
+    are used, which are the quicker ones then.
 
     Args:
         log_probs: normalised, ``-inf`` where illegal, ``[*B, n]``.
@@ -75,9 +79,11 @@ class Scores(Movable):
         return self._entropy
 
     def _by_hand(self) -> bool:
-        """Whether there is a gradient to write, and nothing that traces it."""
+        """Whether there is a gradient to write, it pays, and nothing traces it."""
         logits = self.logits
-        return logits is not None and logits.requires_grad and torch.is_grad_enabled() and eager()
+        if logits is None or not (logits.requires_grad and torch.is_grad_enabled() and eager()):
+            return False
+        return logits.numel() > FEW
 
 
 def _picked(log_probs: Tensor, index: Tensor) -> Tensor:

@@ -128,6 +128,10 @@ class TanhNormal(BoundedDistribution):
         check_density_value(value, self._names)
         if self.validates:
             self.bounds.check(value, self._names.value)
+        return self.score_draw(value)
+
+    def score_draw(self, value: Tensor) -> Tensor:
+        """Log-density of an action that was drawn here: nothing is checked again."""
         y = self.bounds.unscale(value, self.loc.dtype)
         up, down = y.log1p(), (-y).log1p()
         log_prob = self.base_dist.log_prob((up - down) / 2) - up - down

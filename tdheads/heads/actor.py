@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from tensordict import TensorDictBase
-from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModuleBase
+from tensordict.nn import (
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+    TensorDictModuleBase,
+)
+from tensordict.nn.probabilistic import interaction_type
+from tensordict.nn.utils import skip_existing
 from torch.distributions import Distribution
 
 from tdheads.heads.base import Head
 from tdheads.keys import NestedKey, as_key
-from tdheads.running import is_plain_sequence, parts_of, run
+from tdheads.running import dispatched, parts_of, run
 
 
 class Actor(ProbabilisticTensorDictSequential):
     """A network and a head in sequence, without what tensordict's sequence costs at each call."""
+
+    @functools.partial(dispatched, auto_batch_size=False)
+    def forward(
+        self,
+        tensordict: TensorDictBase,
+        tensordict_out: TensorDictBase | None = None,
+        **kwargs: Any,
+    ) -> TensorDictBase:
+        """Run the network, then draw the action and score it."""
+        changed = self._select_before_return or self.return_composite or self.inplace is not None
+        if tensordict_out is not None or kwargs or changed or skip_existing():
+            return super().forward(tensordict, tensordict_out, **kwargs)
+        td = self.get_dist_params(tensordict)
+        if not self._requires_sample:
+            return self._last_module(td, _requires_sample=False)
+        return self._last_module(td)
 
     def get_dist_params(
         self,
@@ -23,12 +46,11 @@ class Actor(ProbabilisticTensorDictSequential):
         **kwargs: Any,
     ) -> TensorDictBase:
         """Run the network, which writes the parameters of the distribution."""
-        network = self.det_part
-        # a part that draws is told by tensordict how to
-        draws = any(hasattr(part, "default_interaction_type") for part in parts_of(network))
-        if tensordict_out is not None or kwargs or draws or not is_plain_sequence(network):
-            return super().get_dist_params(tensordict, tensordict_out, **kwargs)
-        return run(network, tensordict)
+        # tensordict tells a part that draws how to, where the caller does not
+        told = interaction_type() is not None or not any(map(_draws, parts_of(self.det_part)))
+        if tensordict_out is None and not kwargs and told:
+            return run(self.det_part, tensordict)
+        return super().get_dist_params(tensordict, tensordict_out, **kwargs)
 
     def build_dist_from_params(self, tensordict: TensorDictBase) -> Distribution:
         """Build the distribution from parameters that are there."""
@@ -36,6 +58,11 @@ class Actor(ProbabilisticTensorDictSequential):
         if isinstance(last, Head):
             return last.get_dist(tensordict)
         return super().build_dist_from_params(tensordict)
+
+
+def _draws(part: Any) -> bool:
+    # a plain module is known not to: nn.Module takes long to say what it does not have
+    return type(part) is not TensorDictModule and hasattr(part, "default_interaction_type")
 
 
 def make_actor(

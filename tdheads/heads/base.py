@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +13,6 @@ from tensordict.nn import (
     InteractionType,
     ProbabilisticTensorDictModule,
     TensorDictModule,
-    dispatch,
 )
 from tensordict.nn.probabilistic import interaction_type
 from torch import Tensor
@@ -20,9 +20,11 @@ from torch.distributions import Distribution
 
 from tdheads.arguments import check_class, check_flag, check_keywords
 from tdheads.checks import check_options, require
+from tdheads.distributions.draw import score_draw
 from tdheads.heads.projection import check_features, make_projection, make_split
 from tdheads.heads.seeding import drawing_from
 from tdheads.keys import LOG_PROB, NestedKey, as_key, suffixed
+from tdheads.running import dispatched, write
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -83,6 +85,7 @@ class Head(ProbabilisticTensorDictModule):
             default_interaction_type=default_interaction_type,
         )
         self.generator = generator
+        self._log_prob_keys = [suffixed(key, LOG_PROB) for key in self._out_keys]
 
     @property
     @abc.abstractmethod
@@ -92,7 +95,7 @@ class Head(ProbabilisticTensorDictModule):
     @property
     def log_prob_keys(self) -> list[NestedKey]:
         """Where the log-probs are written, one key per leaf."""
-        return [suffixed(key, LOG_PROB) for key in self._out_keys]
+        return self._log_prob_keys.copy()
 
     @property
     def log_prob_key(self) -> NestedKey:
@@ -189,7 +192,7 @@ class Head(ProbabilisticTensorDictModule):
     def _stored(self, td: TensorDictBase) -> Any:
         return require(td, self._out_keys[0], "give the action to score")
 
-    @dispatch(auto_batch_size=False)
+    @functools.partial(dispatched, auto_batch_size=False)
     def forward(
         self,
         tensordict: TensorDictBase,
@@ -198,15 +201,22 @@ class Head(ProbabilisticTensorDictModule):
     ) -> TensorDictBase:
         """Draw every action by the current exploration type and write it with its log-prob."""
         out = tensordict if tensordict_out is None else tensordict_out
-        how = interaction_type() or self.default_interaction_type
-        with drawing_from(self.generator):
-            dists, actions, params = self.act(tensordict, how if _requires_sample else None)
-        for key, action in actions.items():
-            out.set(key, action)
+        how = None
+        if _requires_sample:
+            how = interaction_type() or self.default_interaction_type
+        if self.generator is None:
+            dists, actions, params = self.act(tensordict, how)
+        else:
+            with drawing_from(self.generator):
+                dists, actions, params = self.act(tensordict, how)
+        for key, log_prob_key in zip(self._out_keys, self._log_prob_keys, strict=True):
+            dist, action = dists[key], actions[key]
+            write(out, key, action)
             if self.return_log_prob:
-                out.set(suffixed(key, LOG_PROB), dists[key].log_prob(action))
+                scored = dist.log_prob(action) if how is None else score_draw(dist, action)
+                write(out, log_prob_key, scored)
         for key, value in params.items():
-            out.set(key, value)
+            write(out, key, value)
         return out
 
     def __repr__(self) -> str:

@@ -114,6 +114,8 @@ class CompositeHead(Head):
             check_reads(leaves[key], module, leaves)
         super().__init__(keys_read(leaves, modules), list(leaves), **head)
         self.heads = nn.ModuleList(leaves.values())
+        self._leaves = tuple(leaves.values())  # a list of modules takes long to walk
+        self._owning = [leaf for leaf in leaves.values() if leaf.own_keys]
         self.parameter_modules = nn.ModuleList(modules.values())
         self._after = list(modules)
         self._features = in_key, num_features
@@ -140,7 +142,7 @@ class CompositeHead(Head):
     @property
     def leaves(self) -> tuple[LeafHead, ...]:
         """The leaves, in order."""
-        return tuple(self.heads)  # type: ignore[arg-type]  # ModuleList forgets the class
+        return self._leaves
 
     @property
     def projected(self) -> tuple[LeafHead, ...]:
@@ -230,12 +232,13 @@ class CompositeHead(Head):
     def act(self, td: TensorDictBase, how: InteractionType | None) -> Acted:
         """Draw the leaves in order, or take the stored actions; write sequences as a whole too."""
         acted = self._act(td, how)
+        if not (self._owning or self.sequences):
+            return acted
         own: dict[NestedKey, Tensor] = {}
-        for leaf in self.leaves:
-            if leaf.own_keys:
-                drawn = how is not None and leaf.action_key in self._after
-                source: Any = acted.params if drawn else td
-                own |= leaf.own_params({n: source.get(k) for n, k in leaf.param_keys.items()})
+        for leaf in self._owning:
+            drawn = how is not None and leaf.action_key in self._after
+            source: Any = acted.params if drawn else td
+            own |= leaf.own_params({n: source.get(k) for n, k in leaf.param_keys.items()})
         whole = {
             key: torch.stack([acted.actions[step] for step in steps], -1)
             for key, steps in self.sequences.items()

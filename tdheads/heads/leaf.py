@@ -82,6 +82,7 @@ class LeafHead(Head):
         self.dtype = dtype
         self.validate = validate
         self.dependence = Dependence.of(action_key, when, mask_given, after, enumerate_parents)
+        self._parents = self.dependence.parents
         check_parameters(parameters, self.dependence.after, self.param_keys)
         # the composite registers it, once
         self.__dict__["parameters_module"] = parameters
@@ -115,9 +116,9 @@ class LeafHead(Head):
 
     def get_dist(self, tensordict: TensorDictBase) -> Distribution:
         """Build the distribution of the action; a missing parameter or mask is an error."""
-        if self.dependence.parents:
+        if self._parents:
             raise ValueError(
-                f"{show(self.action_key)}: it depends on {list(self.dependence.parents)}; put them"
+                f"{show(self.action_key)}: it depends on {list(self._parents)}; put them"
                 " into one CompositeHead, parents first"
             )
         params = {name: self.read_param(tensordict, name) for name in self.param_keys}
@@ -142,13 +143,15 @@ class LeafHead(Head):
 
     def write(self, action: Tensor) -> Tensor:
         """Return the action in the dtype in which it is written."""
-        return action if self.dtype is None else action.to(self.dtype)
+        return action if self.dtype in (None, action.dtype) else action.to(self.dtype)
 
     def act(self, td: TensorDictBase, how: InteractionType | None) -> Acted:
         """Draw the action, or take the stored one."""
         dist = self.get_dist(td)
         action = self._stored(td) if how is None else self.write(draw(dist, how))
-        own = self.own_params({name: td.get(key) for name, key in self.param_keys.items()})
+        own: Mapping[NestedKey, Tensor] = {}
+        if self.own_keys:
+            own = self.own_params({name: td.get(key) for name, key in self.param_keys.items()})
         return Acted({self.action_key: dist}, {self.action_key: action}, own)
 
     # ---- parameters of the head's own, and the distribution at collection

@@ -77,7 +77,11 @@ class LocScaleHead(LeafHead):
         check_floating(self.action_key, self.dtype)
         self.shape = shape
         self.scale_lb = scale_lb
-        self.scale_mapping = _mapping(scale_mapping)
+        mapping = _mapping(scale_mapping)
+        # a mapping that stays above the bound by itself needs none
+        self._bounded = getattr(mapping, "min_val", 0.0) >= scale_lb > 0
+        # not as a module: it has no parameters, and the call of a module takes as long as it does
+        self.scale_mapping = mapping.forward if isinstance(mapping, nn.Module) else mapping
         self.raw_scale = nn.Parameter(torch.zeros(shape)) if free_scale else None
 
     @property
@@ -104,13 +108,15 @@ class LocScaleHead(LeafHead):
     def _loc_scale(self, loc: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
         raw = self.raw_scale if scale is None else scale
         assert raw is not None
-        if self.validate and eager() and any_nan(*(x for x in (loc, scale) if x is not None)):
+        if self.validate and eager() and any_nan(loc, raw if scale is None else scale):
             todo = "look at the network that wrote it"
             for name, value in {"loc": loc, "scale": scale}.items():
                 if value is not None:
                     check_finite(value, {**self.param_keys, **self.own_keys}[name], todo)
-        mapped = self.scale_mapping(upcast(raw)).clamp_min(self.scale_lb)
-        return upcast(loc), mapped.expand_as(loc)
+        mapped = self.scale_mapping(upcast(raw))
+        if not self._bounded:
+            mapped = mapped.clamp_min(self.scale_lb)
+        return upcast(loc), mapped if mapped.shape == loc.shape else mapped.expand_as(loc)
 
     def _close(self, dist: Distribution) -> IndependentLeaf:
         checks = self.validate and eager()

@@ -36,17 +36,27 @@ class SplitParams(nn.Module):
         super().__init__()
         self.shapes = tuple(shapes)
         self.sizes = [shape.numel() for shape in shapes]
+        self.width = sum(self.sizes)
+        self.flat = all(len(shape) == 1 for shape in shapes)
         self.in_key = in_key
 
     def forward(self, raw: Tensor) -> tuple[Tensor, ...]:
         """Split the last dim."""
-        if raw.ndim == 0 or raw.shape[-1] != sum(self.sizes):
+        if raw.ndim == 0 or raw.shape[-1] != self.width:
             todo = "the last dim of the network's output is head.num_params"
-            raise shape_error(self.in_key, f"[..., {sum(self.sizes)}]", raw, todo)
-        parts = raw.split(self.sizes, -1)
-        return tuple(
-            part if len(shape) == 1 else part.unflatten(-1, shape) if shape else part.squeeze(-1)
-            for part, shape in zip(parts, self.shapes, strict=True)
+            raise shape_error(self.in_key, f"[..., {self.width}]", raw, todo)
+        parts = torch.split_with_sizes(raw, self.sizes, -1)
+        return (
+            parts
+            if self.flat
+            else tuple(
+                part
+                if len(shape) == 1
+                else part.unflatten(-1, shape)
+                if shape
+                else part.squeeze(-1)
+                for part, shape in zip(parts, self.shapes, strict=True)
+            )
         )
 
 

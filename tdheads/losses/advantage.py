@@ -13,6 +13,7 @@ from tdheads.checks import require, require_float, require_tensor, shape_error, 
 from tdheads.keys import NestedKey, as_key, as_path
 from tdheads.losses import functional as F
 from tdheads.losses.buffers import move
+from tdheads.running import shallow_copy
 
 if TYPE_CHECKING:
     from tdheads.losses.module import PolicyLossModule
@@ -24,7 +25,7 @@ def with_advantage(loss: PolicyLossModule, tensordict: TensorDictBase) -> Tensor
     Raises:
         KeyError: for a missing advantage that cannot be computed.
     """
-    td = tensordict.copy()
+    td = shallow_copy(tensordict)
     if td.get(loss.tensor_keys.advantage, None) is not None:
         return td
     if loss.critic_network is None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import abc
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdheads.keys import ENTROPY, NestedKey, as_path, suffixed
 from tdheads.losses import functional as F
 from tdheads.losses.adapter import leaf_entropies
 from tdheads.losses.advantage import estimate, scaled_advantages, with_advantage
-from tdheads.losses.critic import CriticLossModule
+from tdheads.losses.critic import CriticLossModule, Figures
 from tdheads.losses.policy import PolicyRows, Terms, policy_rows
 from tdheads.reduce import add, masked_max, masked_means, sum_leaves
-from tdheads.running import dispatched
+from tdheads.running import dispatched, packed
 
 
 class PolicyLoss(CriticLossModule):
@@ -46,7 +46,7 @@ class PolicyLoss(CriticLossModule):
     def _variant_keys(self) -> list[NestedKey]:
         return []
 
-    def _write_variant(self, out: TensorDictBase, rows: PolicyRows) -> None:
+    def _write_variant(self, out: Figures, rows: PolicyRows) -> None:
         """Write the figures of ``_variant_keys`` that are no mean over the rows."""
 
     def _variant_rows(self, rows: PolicyRows) -> dict[NestedKey, Tensor]:
@@ -86,19 +86,19 @@ class PolicyLoss(CriticLossModule):
         judged = self._judged(valid, acting)
         td = self._without_garbage(td, acting, judged)
         rows = policy_rows(self, td, acting)
-        out = TensorDict()
+        out: Figures = {}
         objectives = self._objective(td, rows)
         terms = {key: self._reduce(objective, rows.valid) for key, objective in objectives.items()}
-        out.set("loss_objective", add(terms.values()))
+        out["loss_objective"] = add(terms.values())
         if self.aggregate == "none":
             for key, term in terms.items():
-                out.set(("leaf_objective", *as_path(key)), term.detach())
+                out[("leaf_objective", *as_path(key))] = term.detach()
         self._write_variant(out, rows)
         entropies = self._write_entropy(out, rows) if self.entropy_bonus else {}
         self._write_figures(out, rows, entropies)
         if self.critic_coeff is not None:
             self._write_critic(out, td, judged)
-        return out
+        return packed(out)
 
     @torch.no_grad()
     def estimate(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -133,7 +133,7 @@ class PolicyLoss(CriticLossModule):
 
     @torch.no_grad()
     def _write_figures(
-        self, out: TensorDictBase, rows: PolicyRows, entropies: dict[NestedKey, Tensor]
+        self, out: Figures, rows: PolicyRows, entropies: dict[NestedKey, Tensor]
     ) -> None:
         log_ratio, valid = rows.log_ratio, rows.valid
         kl: dict[NestedKey, Tensor] = {"kl_approx": log_ratio}
@@ -145,17 +145,17 @@ class PolicyLoss(CriticLossModule):
         ratio = F.ratio(log_ratio)
         means = {**kl, "mean_ratio": ratio, **self._variant_rows(rows), **entropies}
         for key, mean in masked_means(means, valid).items():
-            out.set(key, -mean if key in kl else mean)
-        out.set("ESS", F.effective_sample_size(log_ratio, valid))
-        out.set("max_ratio", masked_max(ratio, valid))
-        out.set("ratio_clamped", F.count_clamped(log_ratio, valid))
+            out[key] = -mean if key in kl else mean
+        out["ESS"] = F.effective_sample_size(log_ratio, valid)
+        out["max_ratio"] = masked_max(ratio, valid)
+        out["ratio_clamped"] = F.count_clamped(log_ratio, valid)
 
     def _entropy_keys(self) -> list[tuple[str, ...]]:
         """Return where the leaves' entropies are written; that of an only leaf is ``entropy``."""
         leaves = self.action_keys if len(self.action_keys) > 1 else []
         return [("composite_entropy", *as_path(suffixed(key, ENTROPY))) for key in leaves]
 
-    def _write_entropy(self, out: TensorDictBase, rows: PolicyRows) -> dict[NestedKey, Tensor]:
+    def _write_entropy(self, out: Figures, rows: PolicyRows) -> dict[NestedKey, Tensor]:
         """Write the bonus; return the entropies, whose means are figures."""
         leaves = leaf_entropies(rows.dist, self.samples_mc_entropy)
         entropies = [leaves[key] for key in self.action_keys]
@@ -166,8 +166,8 @@ class PolicyLoss(CriticLossModule):
             bonus = add(
                 torch.where(c == 0, 0, c * h) for c, h in zip(coeffs, entropies, strict=True)
             )
-            out.set("loss_entropy", self._reduce(-bonus, rows.valid))
+            out["loss_entropy"] = self._reduce(-bonus, rows.valid)
         else:
             mean = self._reduce(total, rows.valid)
-            out.set("loss_entropy", torch.where(coeff == 0, 0, -coeff * mean))
+            out["loss_entropy"] = torch.where(coeff == 0, 0, -coeff * mean)
         return {"entropy": total, **dict(zip(self._entropy_keys(), entropies, strict=False))}

@@ -10,13 +10,16 @@ from torch import Tensor
 from torchrl.objectives.utils import distance_loss
 
 from tdheads.checks import check_float, eager, missing, require, shape_error, show
-from tdheads.keys import as_path
+from tdheads.keys import NestedKey, as_path
 from tdheads.losses import functional as F
 from tdheads.losses.buffers import move
 from tdheads.losses.module import PolicyLossModule
 from tdheads.losses.rows import Valid
 from tdheads.reduce import masked_mean, masked_sum, mean_leaves, sum_leaves
-from tdheads.running import run
+from tdheads.running import run, shallow_copy
+
+#: what a loss writes: key -> tensor
+Figures = dict[NestedKey, Tensor]
 
 
 class CriticLossModule(PolicyLossModule):
@@ -32,7 +35,7 @@ class CriticLossModule(PolicyLossModule):
             return masked_sum(rows, valid)
         return rows if valid is None else torch.where(valid, rows, 0)
 
-    def _write_critic(self, out: TensorDictBase, td: TensorDictBase, valid: Valid | None) -> None:
+    def _write_critic(self, out: Figures, td: TensorDictBase, valid: Valid | None) -> None:
         loss, clipped, explained = self.loss_critic(td, valid)
         if isinstance(loss, TensorDictBase):  # of a critic that writes several values
             loss = sum_leaves(loss)
@@ -41,11 +44,11 @@ class CriticLossModule(PolicyLossModule):
                 for x in (clipped, explained)
             )
         rows = None if valid is None else valid.for_values(loss.shape[:-1])
-        out.set("loss_critic", self._reduce(loss.squeeze(-1), rows))
+        out["loss_critic"] = self._reduce(loss.squeeze(-1), rows)
         if clipped is not None:
-            out.set("value_clip_fraction", masked_mean(clipped.squeeze(-1), rows))
+            out["value_clip_fraction"] = masked_mean(clipped.squeeze(-1), rows)
         if explained is not None:
-            out.set("explained_variance", explained)
+            out["explained_variance"] = explained
 
     def loss_critic(
         self, tensordict: TensorDictBase, valid: Valid | None = None
@@ -55,7 +58,7 @@ class CriticLossModule(PolicyLossModule):
         Shapes: ``[*B, 1]``, ``[*B, 1]`` or ``None`` without ``clip_value``, ``[]`` or ``None``; for
         a critic that writes a tensordict of values, tensordicts of them.
         """
-        td = tensordict.detach() if self.separate_losses else tensordict.copy()
+        td = tensordict.detach() if self.separate_losses else shallow_copy(tensordict)
         value, target, old = self._values(td)
         if isinstance(value, Tensor):
             return self._critic_terms(value, target, old, valid)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdheads.arguments import check_count, check_flag
@@ -14,6 +13,7 @@ from tdheads.keys import NestedKey
 from tdheads.losses import functional as F
 from tdheads.losses.base import PolicyLoss
 from tdheads.losses.buffers import renew
+from tdheads.losses.critic import Figures
 from tdheads.losses.policy import PolicyRows, Terms
 from tdheads.losses.settings import check_setting, number, positive
 from tdheads.reduce import masked_mean, sum_leaves
@@ -120,10 +120,10 @@ class KLPENPPOLoss(PolicyLoss):
     def _variant_keys(self) -> list[NestedKey]:
         return ["kl"]
 
-    def _write_variant(self, out: TensorDictBase, rows: PolicyRows) -> None:
+    def _write_variant(self, out: Figures, rows: PolicyRows) -> None:
         assert rows.kl is not None
         kl = masked_mean(sum_leaves(rows.kl).detach(), rows.valid)
-        out.set("kl", kl)
+        out["kl"] = kl
         # in a transform there are several KLs and one beta
         if not (self.adapt_beta and self.training and torch.is_grad_enabled()) or transformed():
             return

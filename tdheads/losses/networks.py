@@ -115,7 +115,7 @@ class NetworkLossModule(KeyedLossModule):
 
 def _holds(module: Any, params: Any) -> bool:
     """Whether a module computes with these very tensors: then there is nothing to swap."""
-    for name, value in params.items():
+    for name, value in getattr(params, "_param_td", params).items():
         if isinstance(value, Tensor):
             if module._parameters.get(name, module._buffers.get(name)) is not value:
                 return False
