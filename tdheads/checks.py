@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase, is_tensor_collection
+from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 from torch import Tensor
 
 from tdheads.keys import NestedKey
@@ -91,7 +91,8 @@ def require(td: TensorDictBase, key: NestedKey, todo: str) -> Tensor:
         >>> require(TensorDict({"action": torch.zeros(3)}), "action", "run the actor first").shape
         torch.Size([3])
     """
-    if isinstance(td, TensorDictBase) or is_tensor_collection(td):
+    # the class of most is known at a glance, where to ask the abstract base takes long
+    if type(td) is TensorDict or isinstance(td, TensorDictBase) or is_tensor_collection(td):
         value = read(td, key)
         if value is None:
             raise missing(key, td, todo)

@@ -85,21 +85,21 @@ def masked_mean(x: Tensor, valid: Tensor | None) -> Tensor:
     return masked_sum(x, valid) / valid.sum().clamp_min(1)
 
 
-def masked_means(rows: Mapping[Key, Tensor], valid: Tensor | None) -> dict[Key, Tensor]:
+def masked_means(rows: Mapping[Key, Tensor], valid: Tensor | None) -> Tensor:
     """Mean of each entry as :func:`masked_mean` takes it, all in one pass.
 
-    Shapes: every entry and ``valid`` ``[*B]`` -> ``[]`` each.
+    Shapes: every entry and ``valid`` ``[*B]`` -> ``[entries]``.
 
     Example:
         >>> masked_means({"a": torch.tensor([1.0, 3.0]), "b": torch.zeros(2)}, None)
-        {'a': tensor(2.), 'b': tensor(0.)}
+        tensor([2., 0.])
     """
     stacked = torch.stack(list(rows.values()))
-    count: Tensor | int = max(stacked[0].numel(), 1)
+    if stacked.ndim != 2:
+        stacked = stacked.reshape(len(rows), -1)
     if valid is not None:
-        stacked, count = torch.where(valid, stacked, 0), valid.sum().clamp_min(1)
-    means = stacked.reshape(len(rows), -1).sum(1) / count
-    return dict(zip(rows, means.unbind(), strict=True))
+        return torch.where(valid.reshape(-1), stacked, 0).sum(1) / valid.sum().clamp_min(1)
+    return stacked.mean(1) if stacked.shape[1] else stacked.sum(1)
 
 
 def masked_max(x: Tensor, valid: Tensor | None) -> Tensor:

@@ -70,7 +70,7 @@ def write(td: TensorDictBase, key: NestedKey, value: Tensor) -> None:
     if type(td) is TensorDict and type(value) is Tensor and type(key) is str:
         size, device = td.batch_size, td.device
         fits = value.shape[: len(size)] == size and device in (None, value.device)
-        if fits and not torch.compiler.is_compiling():
+        if fits:
             td._set_str(key, value, validated=True, inplace=False, non_blocking=False)
             return
     td.set(key, value)
@@ -99,6 +99,9 @@ def packed(entries: Mapping[NestedKey, Tensor]) -> TensorDict:
     """
     nested: dict[str, Any] = {}
     for key, value in entries.items():
+        if isinstance(key, str):
+            nested[key] = value
+            continue
         path = as_path(key)
         inner = nested
         for part in path[:-1]:
@@ -126,8 +129,10 @@ def dispatched(forward: Callable[..., Any], *, auto_batch_size: bool = True) -> 
 
     @functools.wraps(other)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and not kwargs and isinstance(args[0], TensorDictBase):
-            return forward(self, args[0])
+        if len(args) == 1 and not kwargs:
+            (td,) = args
+            if type(td) is TensorDict or isinstance(td, TensorDictBase):
+                return forward(self, td)
         return other(self, *args, **kwargs)
 
     return call

@@ -28,7 +28,7 @@ def check_leaves(leaves: Any) -> None:
     Example:
         >>> check_leaves({"action": torch.distributions.Normal(0.0, 1.0)})
     """
-    if not isinstance(leaves, Mapping) or not all(
+    if not isinstance(leaves, (dict, Mapping)) or not all(
         isinstance(dist, Distribution) for dist in leaves.values()
     ):
         raise TypeError(

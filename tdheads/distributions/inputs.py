@@ -25,7 +25,7 @@ def spread(values: Tensor, dist: Distribution, expand: bool) -> Tensor:
 
 def upcast(x: Tensor) -> Tensor:
     """Return half and bfloat16 (and integer) input as float32, so that ratios are right."""
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+    return x if x.dtype is torch.float32 or x.dtype is torch.float64 else x.float()
 
 
 def only_scores(

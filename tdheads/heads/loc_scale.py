@@ -116,7 +116,9 @@ class LocScaleHead(LeafHead):
         mapped = self.scale_mapping(upcast(raw))
         if not self._bounded:
             mapped = mapped.clamp_min(self.scale_lb)
-        return upcast(loc), mapped if mapped.shape == loc.shape else mapped.expand_as(loc)
+        if scale is None or scale.shape != loc.shape:
+            mapped = mapped.expand_as(loc)
+        return upcast(loc), mapped
 
     def _close(self, dist: Distribution) -> IndependentLeaf:
         checks = self.validate and eager()

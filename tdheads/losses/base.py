@@ -144,9 +144,10 @@ class PolicyLoss(CriticLossModule):
             log_ratio = log_ratio + rows.log_weight
         ratio = F.ratio(log_ratio)
         means = {**kl, "mean_ratio": ratio, **self._variant_rows(rows), **entropies}
-        for key, mean in masked_means(means, valid).items():
-            out[key] = -mean if key in kl else mean
-        out["ESS"] = F.effective_sample_size(log_ratio, valid)
+        found = masked_means(means, valid)
+        found[: len(kl)].neg_()
+        out.update(zip(means, found.unbind(), strict=True))
+        out["ESS"] = F.effective_sample_size(ratio, valid)
         out["max_ratio"] = masked_max(ratio, valid)
         out["ratio_clamped"] = F.count_clamped(log_ratio, valid)
 
@@ -169,5 +170,5 @@ class PolicyLoss(CriticLossModule):
             out["loss_entropy"] = self._reduce(-bonus, rows.valid)
         else:
             mean = self._reduce(total, rows.valid)
-            out["loss_entropy"] = torch.where(coeff == 0, 0, -coeff * mean)
+            out["loss_entropy"] = (-coeff * mean).masked_fill(coeff == 0, 0)
         return {"entropy": total, **dict(zip(self._entropy_keys(), entropies, strict=False))}

@@ -37,7 +37,7 @@ class CriticLossModule(PolicyLossModule):
 
     def _write_critic(self, out: Figures, td: TensorDictBase, valid: Valid | None) -> None:
         loss, clipped, explained = self.loss_critic(td, valid)
-        if isinstance(loss, TensorDictBase):  # of a critic that writes several values
+        if not isinstance(loss, Tensor):  # of a critic that writes several values
             loss = sum_leaves(loss)
             clipped, explained = (
                 mean_leaves(x) if isinstance(x, TensorDictBase) else None

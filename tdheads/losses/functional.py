@@ -130,8 +130,8 @@ def adapted_beta(
     return torch.where(up, beta * increment, torch.where(down, beta * decrement, beta))
 
 
-def effective_sample_size(log_ratio: Tensor, valid: Tensor | None = None) -> Tensor:
-    r"""Effective sample size as a share of the valid rows: 1 when all ratios are equal.
+def effective_sample_size(ratio: Tensor, valid: Tensor | None = None) -> Tensor:
+    r"""Effective sample size as a share of the valid rows: 1 when all ratios ``w`` are equal.
 
     .. math:: \frac{(\sum_i w_i)^2}{N \sum_i w_i^2}
 
@@ -140,20 +140,16 @@ def effective_sample_size(log_ratio: Tensor, valid: Tensor | None = None) -> Ten
     Source: Kong, "A note on importance sampling using standardized weights" (1992).
 
     Example:
-        >>> effective_sample_size(torch.tensor([0.0, 0.0]))
+        >>> effective_sample_size(torch.tensor([2.0, 2.0]))
         tensor(1.)
     """
-    count: Tensor | int = log_ratio.numel()
-    if not count:
-        return log_ratio.sum()
+    count: Tensor | int = ratio.numel()
     if valid is not None:
-        log_ratio = log_ratio.masked_fill(~valid, -torch.inf)
-        count = valid.sum()
-    rows = log_ratio.reshape(-1)
-    limits = torch.finfo(rows.dtype)
-    # the share does not change with the scale of the ratios: the largest is 1
-    scaled = (rows - rows.amax().clamp_min(limits.min)).exp()
-    return scaled.sum().square() / (count * scaled.dot(scaled)).clamp_min(limits.tiny)
+        ratio, count = ratio.masked_fill(~valid, 0), valid.sum()
+    rows = ratio.reshape(-1)
+    # no square of a ratio within exp(+-20) is 0 or inf
+    total = (count * rows.dot(rows)).clamp_min(torch.finfo(rows.dtype).tiny)
+    return rows.sum().square() / total
 
 
 def standardize(
