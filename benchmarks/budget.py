@@ -94,7 +94,7 @@ def acting(blocks: int) -> Iterator[Row]:
         with set_exploration_type(ExplorationType.RANDOM), torch.no_grad():
             times = block_times(
                 {
-                    "ours": lambda work=work: work.actor(work.inputs.copy()),
+                    "ours": lambda work=work: work.actor(work.inputs),
                     "plain": lambda work=work: work.plain_actor.act(work.plain_inputs),
                 },
                 blocks,

@@ -27,7 +27,7 @@ from tdheads import (
     make_actor,
     make_group_losses,
 )
-from tests.versions import needs_value_norm
+from tests.versions import needs_scale, needs_value_norm
 
 B, T = 4, 5
 AGENTS = {"walkers": 3, "flyers": 2}
@@ -149,7 +149,7 @@ def running_norm() -> Any:
     [
         ("normalize_advantage", lambda: True),
         pytest.param("value_norm", running_norm, marks=needs_value_norm),
-        pytest.param("advantage_norm", running_norm, marks=needs_value_norm),
+        pytest.param("advantage_norm", running_norm, marks=needs_scale),
     ],
 )
 def test_the_reward_scale_of_one_group_does_not_reach_the_other(norm: str, make: Any) -> None:

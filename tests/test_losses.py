@@ -32,7 +32,7 @@ from tests.batches import (
 )
 from tests.cases import HEADS, LOSSES, HeadCase, LossCase, case_ids, critic
 from tests.hand import NEW_POLICY, constant_actor, constant_critic, three_rows, two_leaves
-from tests.versions import needs_value_norm
+from tests.versions import needs_scale, needs_value_norm
 
 all_heads = pytest.mark.parametrize("case", HEADS, ids=case_ids(HEADS))
 all_losses = pytest.mark.parametrize("kind", LOSSES, ids=case_ids(LOSSES))
@@ -378,7 +378,7 @@ def test_value_norm_does_not_see_padded_rows() -> None:
     torch.testing.assert_close(results[0], results[1])
 
 
-@needs_value_norm
+@needs_scale
 def test_estimate_does_what_the_forward_does_by_itself() -> None:
     from torchrl.modules import PopArtValueNorm
 
@@ -402,7 +402,9 @@ def test_estimate_does_what_the_forward_does_by_itself() -> None:
 
 
 @needs_value_norm
-@pytest.mark.parametrize("name", ["value_norm", "advantage_norm"])
+@pytest.mark.parametrize(
+    "name", ["value_norm", pytest.param("advantage_norm", marks=needs_scale)]
+)
 def test_a_batch_without_a_valid_row_moves_no_statistics(name: str) -> None:
     from torchrl.modules import PopArtValueNorm
 

@@ -13,6 +13,10 @@ from torchrl.objectives import ValueEstimators, a2c
 needs_value_norm = pytest.mark.skipif(
     not hasattr(torchrl.modules, "ValueNorm"), reason="torchrl has ValueNorm since 0.13"
 )
+needs_scale = pytest.mark.skipif(
+    not hasattr(getattr(torchrl.modules, "ValueNorm", None), "scale"),
+    reason="torchrl has ValueNorm.scale since 0.14",
+)
 needs_multi_agent_gae = pytest.mark.skipif(
     not hasattr(ValueEstimators, "MAGAE"), reason="torchrl has MultiAgentGAE since 0.13"
 )

@@ -101,7 +101,7 @@ class NetworkLossModule(KeyedLossModule):
             # with functional=True the loss holds the shared parameters as detached ones
             params = self._without_shared(network)
         params = getattr(self, name + "_params") if params is None else params
-        if not torch.compiler.is_compiling() and _holds(network, params):
+        if _holds(network, params):
             yield network
             return
         with swapped_in(params, network):

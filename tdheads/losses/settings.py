@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -36,11 +37,14 @@ def one_of(*options: str) -> Check:
     return lambda name, value: check_options(name, value, options)
 
 
-def _norm(name: str, value: Any) -> None:
-    # by its methods: torchrl has the class since 0.13
-    methods = (getattr(value, method, None) for method in ("update", "normalize", "scale"))
+def _norm(name: str, value: Any, method: str = "normalize") -> None:
+    # by its methods: torchrl has the class since 0.13, with a scale since 0.14
+    methods = (getattr(value, method, None) for method in ("update", method))
     if value is not None and not all(map(callable, methods)):
-        raise TypeError(f"{name}: expected a ValueNorm of torchrl.modules, or None, got {value!r}")
+        raise TypeError(
+            f"{name}: expected a ValueNorm of torchrl.modules with {method}(), or None, got"
+            f" {value!r}"
+        )
 
 
 def _mask_key(name: str, value: Any) -> None:
@@ -77,7 +81,7 @@ SETTINGS: dict[str, Check] = {
     "critic_coeff": number(">= 0", lambda x: x >= 0, off=True),
     "clip_value": _clip_value,
     "max_importance_ratio": number("> 0", lambda x: x > 0, off=True),
-    "advantage_norm": _norm,
+    "advantage_norm": functools.partial(_norm, method="scale"),
     "value_norm": _norm,
     "loss_mask_key": _mask_key,
 }
