@@ -53,6 +53,7 @@ from engines import (
     summed,
 )
 from envs import TASKS, MissingPackageError
+from evaluation import illegal_actions
 from options import DEFAULTS, Parser, positive
 from tensordict import TensorDictBase
 from torch import nn
@@ -62,6 +63,9 @@ from torchrl.collectors import BaseCollector
 from tdheads import ClipPPOLoss
 
 Row = dict[str, float]
+
+ENVS = [name for name, task in TASKS.items() if not task.groups]
+"""Those with one actor."""
 
 
 # --- Learning --------------------------------------------------------------------------------
@@ -114,10 +118,10 @@ class Learner:
 
     def figures(self, batch: TensorDictBase) -> Row:
         """Frames, mean return of the episodes that ended, and share of illegal actions."""
-        legal = batch[self.task.mask].bool().gather(-1, batch["action"].unsqueeze(-1))
+        illegal = illegal_actions(batch, self.task)[0]
         ended = batch["next", "done"]
         returns = batch["next", "episode_return"][ended]
-        figures = [batch.numel(), (~legal).sum(), returns.sum(), ended.sum()]
+        figures = [batch.numel(), illegal.sum(), returns.sum(), ended.sum()]
         total = torch.tensor([float(x) for x in figures], device=batch.device, dtype=torch.double)
         frames, illegal, score, episodes = summed(total).tolist()
         return {
@@ -212,7 +216,7 @@ def read_settings(argv: list[str] | None) -> Settings:
     add = parser.add_argument
     add("--engine", choices=ENGINES, required=True, help="ddp is started by torchrun")
     add("--workers", type=positive, default=2, help="of multiprocess, async and ray; default: 2")
-    add("--env", choices=["taxi", "tictactoe"], default="taxi", help="default: taxi")
+    add("--env", choices=ENVS, default="taxi", help="default: taxi")
     add("--out", type=Path, default=None, help="folder of the checkpoint: to write, to continue")
     add("--device", choices=["cpu", "cuda"], help="of the learner; workers act on the CPU")
     add("--seed", type=int)

@@ -402,9 +402,7 @@ def test_estimate_does_what_the_forward_does_by_itself() -> None:
 
 
 @needs_value_norm
-@pytest.mark.parametrize(
-    "name", ["value_norm", pytest.param("advantage_norm", marks=needs_scale)]
-)
+@pytest.mark.parametrize("name", ["value_norm", pytest.param("advantage_norm", marks=needs_scale)])
 def test_a_batch_without_a_valid_row_moves_no_statistics(name: str) -> None:
     from torchrl.modules import PopArtValueNorm
 

@@ -26,6 +26,11 @@ def require(module: str, extra: str) -> Any:
         raise MissingPackageError(message) from None
 
 
+def as_it_is(observation: Tensor) -> Tensor:
+    """Encode an observation that is a vector of floats already (worker processes can pickle it)."""
+    return observation
+
+
 @dataclass(frozen=True)
 class Task:
     """An environment, where its parts lie in the tensordict, and settings that work for it."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchrl.data import Bounded, Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase, StepCounter, TransformedEnv
 
-from envs.common import Task
+from envs.common import Task, as_it_is
 
 
 class GolfEnv(EnvBase):
@@ -88,7 +88,7 @@ def golf(num_envs: int) -> EnvBase:
 
 GOLF = Task(
     make=golf,
-    encode=lambda observation: observation,
+    encode=as_it_is,
     package=None,
     settings={"total_frames": 300_000, "num_envs": 128, "frames_per_batch": 4096},
     action=("action", "club"),

@@ -189,7 +189,7 @@ SNAKE = Task(
 
 FORAGING = Task(
     make=foraging,
-    encode=lambda view: view.float(),
+    encode=Tensor.float,
     package="jumanji",
     settings={
         "total_frames": 163_840,

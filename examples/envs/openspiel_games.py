@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchrl.envs import EnvBase, SerialEnv, TransformedEnv
 
-from envs.common import Task, require
+from envs.common import Task, as_it_is, require
 from envs.opponent import RandomOpponent
 from tdheads import ActionSpecMask
 
@@ -28,7 +28,7 @@ def leduc_poker(num_envs: int) -> EnvBase:
 
 LEDUC_POKER = Task(
     make=leduc_poker,
-    encode=lambda information: information,
+    encode=as_it_is,
     package="open-spiel",
     settings={
         "total_frames": 20_480,

@@ -6,7 +6,7 @@ from functools import partial
 
 from torchrl.envs import EnvBase, StepCounter, TransformedEnv
 
-from envs.common import Task, require
+from envs.common import Task, as_it_is, require
 
 
 def speaker_listener(num_envs: int, *, continuous: bool = False) -> EnvBase:
@@ -34,7 +34,7 @@ SETTINGS = {
 
 SPEAKER_LISTENER = Task(
     make=speaker_listener,
-    encode=lambda observation: observation,
+    encode=as_it_is,
     package="vmas",
     settings=SETTINGS,
     groups=("speaker", "listener"),
@@ -43,7 +43,7 @@ SPEAKER_LISTENER = Task(
 
 SPEAKER_LISTENER_CONTINUOUS = Task(
     make=partial(speaker_listener, continuous=True),
-    encode=lambda observation: observation,
+    encode=as_it_is,
     package="vmas",
     settings=SETTINGS,
     groups=("speaker", "listener"),

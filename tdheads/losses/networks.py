@@ -6,7 +6,6 @@ import contextlib
 from types import NoneType
 from typing import Any
 
-import torch
 from tensordict import TensorDict, TensorDictParams
 from tensordict.nn import (
     ProbabilisticTensorDictSequential,
