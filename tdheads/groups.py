@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tdheads.checks import missing, shape_error, show
 from tdheads.keys import NestedKey, as_key, as_path
 from tdheads.losses import ClipPPOLoss, PolicyLoss
+from tdheads.losses.estimators import is_estimator
 from tdheads.reduce import add
 
 SIGNALS = ("reward", "done", "terminated")
@@ -25,7 +26,8 @@ class GroupLosses(TensorDictModuleBase):
     .. math:: L = \sum_g L_g
 
     ``forward`` returns a tensordict ``{group: tensordict of its loss}`` and the sums of the
-    groups' ``loss_objective``, ``loss_entropy`` and ``loss_critic``: one optimizer over
+    groups' ``loss_objective``, ``loss_entropy`` and ``loss_critic`` (not with
+    ``reduction="none"``): one optimizer over
     ``parameters()``, or one per group over ``losses[group].parameters()``, which give the same
     updates as long as the groups share no parameter.
 
@@ -64,13 +66,25 @@ class GroupLosses(TensorDictModuleBase):
         if not losses:
             raise ValueError("GroupLosses: expected a loss for each group, got none")
         self.groups = list(losses)
-        self.losses = nn.ModuleList(losses.values())
+        # by name, so that a checkpoint finds its group whatever their order
+        self.losses = nn.ModuleDict({_entry(group): loss for group, loss in losses.items()})
 
     def __getitem__(self, group: str) -> PolicyLoss:
         """Return the loss of a group."""
         if group not in self.groups:
             raise KeyError(f"{show(group)}: expected one of the groups {self.groups}")
-        return self.losses[self.groups.index(group)]  # type: ignore[return-value]  # a ModuleList
+        return self.losses[_entry(group)]  # type: ignore[return-value]  # a ModuleDict
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse a setting that each loss has for itself, and that nobody would read here.
+
+        Raises:
+            AttributeError: for a setting of a loss.
+        """
+        losses: Any = vars(self).get("_modules", {}).get("losses", {})
+        if any(name in loss.settings for loss in losses.values()):
+            raise AttributeError(f"{name}: set it for every group, losses[group].{name} = ...")
+        super().__setattr__(name, value)
 
     def __iter__(self) -> Iterator[str]:
         """Yield the groups."""
@@ -99,11 +113,26 @@ class GroupLosses(TensorDictModuleBase):
     def out_keys(self) -> list[NestedKey]:
         """Every key that ``forward`` writes."""
         keys = [as_key((g, *as_path(key))) for g, loss in self.items() for key in loss.out_keys]
-        terms = [term for term in TERMS if any(term in loss.out_keys for loss in self.values())]
-        return [*terms, *keys]
+        return [*self._summed(), *keys]
+
+    def _summed(self) -> list[str]:
+        """Return the terms of which there is a sum: with one number per row there is none."""
+        if any(loss.reduction == "none" for loss in self.values()):
+            return []
+        return [term for term in TERMS if any(term in loss.out_keys for loss in self.values())]
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> GroupLosses:
-        """Choose the advantage estimator of every loss."""
+        """Choose the advantage estimator of every loss, by its name.
+
+        Raises:
+            TypeError: for an estimator that has a network and keys already: each group needs one.
+        """
+        if is_estimator(value_type) and len(self.groups) > 1:
+            raise TypeError(
+                "make_value_estimator: expected the name of an estimator, which is built for every"
+                f" group, got {value_type!r}; give each group its own:"
+                " losses[group].make_value_estimator(...)"
+            )
         for loss in self.values():
             loss.make_value_estimator(value_type, **hyperparams)
         return self
@@ -111,12 +140,7 @@ class GroupLosses(TensorDictModuleBase):
     def estimate(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the advantage and the value target of every group, with its loss's estimator."""
         for loss in self.values():
-            td = with_signals(tensordict, loss)
-            loss.estimate(td)
-            keys = loss.tensor_keys
-            following = as_key(("next", keys.value))
-            for key in (keys.advantage, keys.value_target, keys.value, following):
-                tensordict.set(key, td.get(key))
+            loss.estimate(tensordict, with_signals(tensordict, loss))
         return tensordict
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -125,12 +149,15 @@ class GroupLosses(TensorDictModuleBase):
         for group, loss in self.items():
             known = tensordict.get(loss.tensor_keys.advantage, None) is not None
             out.set(group, loss(tensordict if known else with_signals(tensordict, loss)))
-        for term in TERMS:
+        for term in self._summed():
             found = [out.get((group, term), None) for group in self.groups]
-            terms = [x for x in found if x is not None]
-            if terms:
-                out.set(term, add(terms))
+            out.set(term, add([x for x in found if x is not None]))
         return out
+
+
+def _entry(group: str) -> str:
+    # a prefix: a module has attributes that a group may be called like, and no dot in a name
+    return "group_" + group.replace(".", "/")
 
 
 def with_signals(td: TensorDictBase, loss: PolicyLoss) -> TensorDictBase:
@@ -159,7 +186,10 @@ def with_signals(td: TensorDictBase, loss: PolicyLoss) -> TensorDictBase:
 
 
 def _to_agents(signal: Tensor, td: TensorDictBase, key: tuple[str, ...]) -> Tensor:
-    shape = td.get(("next", *key[:-1])).batch_size
+    group = ("next", *key[:-1])
+    if td.get(group, None) is None:  # with observations of the root only the action is the group's
+        td.set(group, TensorDict({}, td.get(key[:-1], td).batch_size))
+    shape = td.get(group).batch_size
     own = td.batch_size
     if signal.shape != (*own, 1):
         todo = "one per row of the batch, with a trailing dim of size 1"
@@ -212,14 +242,11 @@ def make_group_losses(
         ('a', 'reward')
     """
     groups = list(group_map)
-    for name, given in (("actors", actors), ("critics", critics)):
-        if given is None:
-            continue
-        for group in groups:
-            if group not in given:
-                raise KeyError(f"{show(group)}: expected one of the {name}, got {list(given)}")
-        if extra := [group for group in given if group not in groups]:
-            raise ValueError(f"{name}: {extra} are none of the groups {groups}")
+    if len(set(groups)) != len(groups):
+        raise ValueError(f"group_map: expected each group once, got {groups}")
+    _check_networks("actors", actors, groups)
+    if critics is not None:
+        _check_networks("critics", critics, groups)
     losses = {}
     for group in groups:
         critic = None if critics is None else critics[group]
@@ -238,3 +265,20 @@ def make_group_losses(
         loss.set_keys(**keys)
         losses[group] = loss
     return GroupLosses(losses)
+
+
+def _check_networks(name: str, networks: Mapping[str, Any], groups: list[str]) -> None:
+    """Refuse networks that are not one per group, or that write what is another group's."""
+    if extra := [group for group in networks if group not in groups]:
+        raise ValueError(f"{name}: {extra} are none of the groups {groups}")
+    for group in groups:
+        if group not in networks:
+            raise KeyError(f"{show(group)}: expected one of the {name}, got {list(networks)}")
+        keys = [as_path(key) for key in getattr(networks[group], "out_keys", ())]
+        written = {path[0] for path in keys if len(path) > 1}
+        others = [other for other in groups if other in written]
+        if others and group not in written:
+            raise ValueError(
+                f"{name}[{group!r}]: expected a network that writes entries of {group!r}, got one"
+                f" that writes those of {others}; give each group its own"
+            )

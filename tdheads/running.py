@@ -16,8 +16,12 @@ from tensordict.nn import (
 )
 from tensordict.nn.utils import skip_existing
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from tdheads.keys import NestedKey, as_path
+
+#: attributes with which a module does something else than to call its network
+_CHANGED = ("method", "method_kwargs", "_get_kwargs", "strict", "forward")
 
 
 def run(module: TensorDictModuleBase, td: TensorDictBase) -> TensorDictBase:
@@ -32,7 +36,7 @@ def run(module: TensorDictModuleBase, td: TensorDictBase) -> TensorDictBase:
         >>> run(double, TensorDict({"x": torch.ones(1)}))["y"]
         tensor([2.])
     """
-    return module(td) if skip_existing() else _run(module, td)
+    return module(td) if skip_existing() or _has_any_global_hook() else _run(module, td)
 
 
 def _run(module: Any, td: TensorDictBase) -> TensorDictBase:
@@ -160,7 +164,7 @@ def _is_plain(module: Any) -> bool:
         _inherits(module, TensorDictModule, "forward", "_call_module", "_write_to_tensordict")
         and module.inplace is True
         and module._kwargs is None
-        and not any(map(vars(module).get, ("method", "method_kwargs", "_get_kwargs", "strict")))
+        and not any(map(vars(module).get, _CHANGED))
     )
 
 
@@ -175,6 +179,7 @@ def is_plain_sequence(module: Any) -> bool:
         _inherits(module, TensorDictSequential, "forward", "_run_module")
         and module.inplace is None
         and not (module.partial_tolerant or module._select_before_return)
+        and "forward" not in vars(module)
     )
 
 

@@ -260,6 +260,59 @@ def test_state_dict_and_access_by_group() -> None:
     assert losses["flyers"] is dict(losses.items())["flyers"]
 
 
+@pytest.mark.parametrize("names", [("a", "b"), ("keys", "training"), ("team.1", "team.2")])
+def test_a_checkpoint_finds_its_group_in_another_order(names: tuple[str, str]) -> None:
+    def losses(groups: Any) -> GroupLosses:
+        actors = {}
+        for group in groups:
+            body = TensorDictModule(nn.Linear(4, 64), [(group, "observation")], [(group, "hidden")])
+            head = CategoricalHead((group, "action"), 3)
+            actors[group] = make_actor(body, head, in_key=(group, "hidden"))
+        return make_group_losses(groups, actors)
+
+    saved, loaded = losses(names), losses(names[::-1])
+    loaded.load_state_dict(saved.state_dict())
+    for group in names:
+        for ours, theirs in zip(saved[group].parameters(), loaded[group].parameters(), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_with_one_number_per_row_there_is_no_sum_of_groups() -> None:
+    actors, critics = networks()
+    losses = make_group_losses(AGENTS, actors, critics, reduction="none")
+    out = losses(losses.estimate(rollout(actors)))
+    assert out["walkers", "loss_objective"].shape == torch.Size([B, T, 3])
+    assert set(out.keys(True, True)) == set(losses.out_keys)
+
+
+class PerAgent(nn.Module):
+    """Features of the root -> one row for each of two agents."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2 * width)
+
+    def forward(self, state: Tensor) -> Tensor:
+        return self.linear(state).unflatten(-1, (2, -1))
+
+
+def test_an_observation_of_the_root_is_enough() -> None:
+    torch.manual_seed(0)
+    body = TensorDictModule(PerAgent(64), ["state"], [("a", "hidden")])
+    actor = make_actor(body, CategoricalHead(("a", "action"), 3), in_key=("a", "hidden"))
+    critic = TensorDictModule(PerAgent(1), ["state"], [("a", "state_value")])
+    following = {"state": torch.randn(B, T, 4), "reward": torch.randn(B, T, 1)}
+    td = TensorDict({"state": torch.randn(B, T, 4), "next": following}, [B, T])
+    td["a"] = TensorDict({}, [B, T, 2])
+    td["next", "done"] = torch.zeros(B, T, 1, dtype=torch.bool)
+    with torch.no_grad():
+        actor(td)
+    losses = make_group_losses(["a"], {"a": actor}, {"a": critic})
+    losses.estimate(td)
+    assert td["a", "advantage"].shape == torch.Size([B, T, 2, 1])
+    assert losses(td)["a", "max_ratio"] == 1
+
+
 def mistakes() -> dict[str, tuple[Any, type[Exception], str]]:
     actors, critics = networks()
     losses = make_group_losses(AGENTS, actors, critics)
@@ -293,6 +346,42 @@ def mistakes() -> dict[str, tuple[Any, type[Exception], str]]:
             lambda: make_group_losses(["walkers"], actors),
             ValueError,
             r"actors: \['flyers'\] are none of the groups",
+        ),
+        "group named twice": (
+            lambda: make_group_losses(["walkers", "walkers"], actors),
+            ValueError,
+            "expected each group once",
+        ),
+        "actors swapped": (
+            lambda: make_group_losses(AGENTS, dict(zip(AGENTS, [*actors.values()][::-1]))),  # noqa: B905
+            ValueError,
+            r"actors\['walkers'\]: .*writes those of \['flyers'\]",
+        ),
+        "critics swapped": (
+            lambda: make_group_losses(
+                AGENTS,
+                actors,
+                dict(zip(AGENTS, [*critics.values()][::-1])),  # noqa: B905
+            ),
+            ValueError,
+            r"critics\['walkers'\]: .*writes those of \['flyers'\]",
+        ),
+        "one finished estimator": (
+            lambda: losses.make_value_estimator(
+                GAE(gamma=0.9, lmbda=0.8, value_network=critics["walkers"])
+            ),
+            TypeError,
+            "give each group its own",
+        ),
+        "a setting of the losses": (
+            lambda: setattr(losses, "entropy_coeff", 0.5),
+            AttributeError,
+            r"entropy_coeff: set it for every group, losses\[group\].entropy_coeff",
+        ),
+        "no next": (
+            lambda: losses.estimate(td.exclude("next")),
+            KeyError,
+            r"\('next', 'walkers', 'reward'\): not in the tensordict",
         ),
         "unknown group": (lambda: losses["divers"], KeyError, "'divers': expected one of"),
         "no reward": (

@@ -15,8 +15,14 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
-from tensordict.nn import TensorDictModule, set_composite_lp_aggregate
-from torch import nn
+from tensordict.nn import (
+    InteractionType,
+    TensorDictModule,
+    TensorDictSequential,
+    set_composite_lp_aggregate,
+)
+from tensordict.nn.probabilistic import interaction_type
+from torch import Tensor, nn
 from torch.distributions import Independent
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.objectives import A2CLoss, ReinforceLoss
@@ -37,6 +43,7 @@ from tdheads import (
     TanhNormalHead,
     make_actor,
 )
+from tdheads.distributions import MaskedCategorical
 from tdheads.keys import suffixed
 from tests.cases import FEATURES, HEADS, LISTED, NVEC, HeadCase, N, case_ids, critic
 from tests.versions import A2C_OPTIONS
@@ -630,3 +637,44 @@ def test_features_of_another_width_than_the_projection_reads_are_named() -> None
     actor = make_actor(body, CategoricalHead("action", N))
     with pytest.raises(ValueError, match=r"'hidden': expected .* 64\], got .*num_features=32"):
         actor(TensorDict({"observation": torch.zeros(3, FEATURES)}, [3]))
+
+
+def test_a_log_prob_that_a_subclass_overrides_is_the_one_that_is_written() -> None:
+    class Halved(MaskedCategorical):
+        def log_prob(self, value: Tensor) -> Tensor:
+            return super().log_prob(value) / 2
+
+    class HalvedHead(CategoricalHead):
+        def distribution(self, *, mask: Tensor | None, logits: Tensor) -> Halved:
+            return Halved(logits, mask)
+
+    head = HalvedHead("action", n=3)
+    td = head(TensorDict({"action_logits": torch.randn(4, 3)}, [4]))
+    torch.testing.assert_close(td["action_log_prob"], head.get_dist(td).log_prob(td["action"]))
+    full = MaskedCategorical(td["action_logits"]).log_prob(td["action"])
+    torch.testing.assert_close(2 * td["action_log_prob"], full)
+
+
+def test_a_leaf_that_was_replaced_acts() -> None:
+    head = CompositeHead(CategoricalHead("kind", n=3), NormalHead("force"))
+    head.heads[1] = NormalHead("force", free_scale=True)
+    td = TensorDict({"kind_logits": torch.zeros(2, 3), "force_loc": torch.zeros(2, 1)}, [2])
+    with torch.no_grad():
+        head.heads[1].raw_scale.fill_(5)
+        assert (head(td)["force_scale"] == 5).all()
+
+
+def test_parts_of_the_network_that_draw_are_told_how_the_head_does() -> None:
+    class Told(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            told.append(interaction_type())
+            return x
+
+    told: list[Any] = []
+    inner = TensorDictSequential(TensorDictModule(Told(), ["observation"], ["hidden"]))
+    head = CategoricalHead("action", n=3, default_interaction_type=InteractionType.RANDOM)
+    actor = make_actor(TensorDictSequential(inner), head, num_features=4)
+    actor(TensorDict({"observation": torch.zeros(2, 4)}, [2]))
+    with set_exploration_type(ExplorationType.MODE):
+        actor(TensorDict({"observation": torch.zeros(2, 4)}, [2]))
+    assert told == [InteractionType.RANDOM, InteractionType.MODE]

@@ -237,8 +237,8 @@ def test_a_resumed_run_is_the_run_that_never_stopped(minibatches: bool, tmp_path
     for key in straight.now.keys(True, True):
         assert torch.equal(straight.now[key], resumed.now[key]), key
     # the run moved all that a checkpoint has to hold
-    for i in range(len(AGENTS)):
-        prefix = f"losses.{i}."
+    for group in AGENTS:
+        prefix = f"losses.group_{group}."
         assert state[prefix + "beta"] != 1
         for name in ("value_norm.mean", "value_norm.count", "advantage_norm.running_mean"):
             assert not torch.equal(state[prefix + name], begun[prefix + name]), name

@@ -142,3 +142,26 @@ def test_packed_is_a_tensordict_of_the_entries() -> None:
     )
     assert td.batch_size == td["a", "b"].batch_size == torch.Size([])
     assert set(td.keys(True, True)) == {"loss", ("a", "b", "c"), ("a", "d")}
+
+
+def test_a_forward_that_was_replaced_runs() -> None:
+    seen = []
+    module = TensorDictModule(nn.Tanh(), ["x"], ["y"])
+    sequence = TensorDictSequential(module)
+    forward = module.forward
+    module.forward = lambda td: seen.append("module") or forward(td)  # type: ignore[func-returns-value]
+    run(sequence, batch())
+    whole = sequence.forward
+    sequence.forward = lambda td: seen.append("sequence") or whole(td)  # type: ignore[func-returns-value]
+    run(sequence, batch())
+    assert seen == ["module", "sequence", "module"]
+
+
+def test_hooks_of_all_modules_run() -> None:
+    seen = []
+    hook = nn.modules.module.register_module_forward_hook(lambda m, *_: seen.append(type(m)))
+    try:
+        run(TensorDictModule(nn.Tanh(), ["x"], ["y"]), batch())
+    finally:
+        hook.remove()
+    assert seen == [nn.Tanh, TensorDictModule]

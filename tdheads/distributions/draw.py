@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tensordict.nn import InteractionType
 from torch import Tensor
 from torch.distributions import Distribution, Independent
@@ -47,8 +49,8 @@ def score_draw(dist: Distribution, action: Tensor) -> Tensor:
         >>> score_draw(torch.distributions.Normal(torch.zeros(1), 1.0), torch.zeros(1))
         tensor([-0.9189])
     """
-    score = getattr(dist, "score_draw", None)
-    return dist.log_prob(action) if score is None else score(action)
+    score: Any = getattr(dist, "score_draw", dist.log_prob)
+    return score(action)
 
 
 _RULES = {

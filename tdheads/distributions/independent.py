@@ -62,7 +62,7 @@ class IndependentLeaf(Movable, Independent):  # type: ignore[type-arg]  # torch 
         check_value_shape(value, self.batch_shape + self.event_shape, self.names)
         return sum_event(self.base_dist.log_prob(value), self.reinterpreted_batch_ndims)
 
-    def score_draw(self, value: Tensor) -> Tensor:
+    def _score(self, value: Tensor) -> Tensor:
         """Log-prob of an action that was drawn here: nothing is checked again."""
         return sum_event(score_draw(self.base_dist, value), self.reinterpreted_batch_ndims)
 

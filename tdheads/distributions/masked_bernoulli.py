@@ -144,9 +144,9 @@ class MaskedBernoulli(Movable, Distribution):
         check_value_shape(value, self.batch_shape + self.event_shape, self.names)
         if self.validates:
             self._check_bits(value)
-        return self.score_draw(value)
+        return self._score(value)
 
-    def score_draw(self, value: Tensor) -> Tensor:
+    def _score(self, value: Tensor) -> Tensor:
         """Log-probability of bits that were drawn here: nothing is checked again."""
         one, zero = self._log_probs()
         return sum_event(torch.where(value == 1, one, zero), 1)

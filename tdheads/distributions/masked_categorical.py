@@ -180,9 +180,9 @@ class MaskedCategorical(Movable, Distribution):
         check_value_shape(value, self.batch_shape, self.names)
         if self.validates:
             check_range(value, self.num_events, self.names)
-        return self.score_draw(value)
+        return self._score(value)
 
-    def score_draw(self, value: Tensor) -> Tensor:
+    def _score(self, value: Tensor) -> Tensor:
         """Log-probability of choices that were drawn here: nothing is checked again."""
         return self._scores.log_prob(value.long().unsqueeze(-1))
 

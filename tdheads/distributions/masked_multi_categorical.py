@@ -16,6 +16,7 @@ from tdheads.distributions.choices import (
     kl_of_choices,
     packed_choices,
 )
+from tdheads.distributions.draw import score_draw
 from tdheads.distributions.inputs import (
     as_bool_mask,
     check_range,
@@ -160,11 +161,11 @@ class MaskedMultiCategorical(ChoiceDistribution):
             check_range(value, self._layout.width, self.names)
         return self._score_packed(self._scores, value)
 
-    def score_draw(self, value: Tensor) -> Tensor:
+    def _score(self, value: Tensor) -> Tensor:
         """Log-probability of options that were drawn here: nothing is checked again."""
         scores = self._scores
         if scores is None:
-            return self.base.score_draw(value).sum(-1)
+            return score_draw(self.base, value).sum(-1)
         return scores.log_prob(value.long() + self._layout.start)
 
     def _score_packed(self, scores: Scores, value: Tensor) -> Tensor:

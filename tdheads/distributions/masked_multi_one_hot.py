@@ -15,6 +15,7 @@ from tdheads.distributions.choices import (
     kl_of_choices,
     packed_choices,
 )
+from tdheads.distributions.draw import score_draw
 from tdheads.distributions.inputs import check_value_shape, spread
 from tdheads.distributions.layout import Layout
 from tdheads.distributions.masked_one_hot import MaskedOneHotCategorical
@@ -107,9 +108,9 @@ class MaskedMultiOneHot(ChoiceDistribution):
         check_value_shape(value, self.batch_shape + self.event_shape, self.names)
         return self.base.log_prob(self._layout.pad(value, 0)).sum(-1)
 
-    def score_draw(self, value: Tensor) -> Tensor:
+    def _score(self, value: Tensor) -> Tensor:
         """Log-probability of one-hots that were drawn here: nothing is checked again."""
-        return self.base.score_draw(self._layout.pad(value, 0)).sum(-1)
+        return score_draw(self.base, self._layout.pad(value, 0)).sum(-1)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All combinations of options, legal or not, ``[prod(nvec), *B, sum(nvec)]``."""

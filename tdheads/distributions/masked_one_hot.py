@@ -11,6 +11,7 @@ from torch.distributions import constraints, register_kl
 from tdheads.arguments import check_number
 from tdheads.checks import check_options, rows_where, show
 from tdheads.distributions.choices import ChoiceDistribution, check_passed_on, kl_of_choices
+from tdheads.distributions.draw import score_draw
 from tdheads.distributions.inputs import check_value_shape
 from tdheads.distributions.masked_categorical import MaskedCategorical
 from tdheads.keys import Names
@@ -109,11 +110,11 @@ class MaskedOneHotCategorical(ChoiceDistribution):
         check_value_shape(value, self.batch_shape + self.event_shape, self.names)
         if self.validates:
             check_one_hot(value, self.names)
-        return self.score_draw(value)
+        return self._score(value)
 
-    def score_draw(self, value: Tensor) -> Tensor:
+    def _score(self, value: Tensor) -> Tensor:
         """Log-probability of a one-hot that was drawn here: nothing is checked again."""
-        return self.base.score_draw(value.detach().to(torch.int8).argmax(-1))
+        return score_draw(self.base, value.detach().to(torch.int8).argmax(-1))
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All one-hot vectors, legal or not, ``[n, *B, n]``."""

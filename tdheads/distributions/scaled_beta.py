@@ -117,9 +117,9 @@ class ScaledBeta(BoundedDistribution):
         check_density_value(value, self._names)
         if self.validates:
             self.bounds.check(value, self._names.value)
-        return self.score_draw(value)
+        return self._score(value)
 
-    def score_draw(self, value: Tensor) -> Tensor:
+    def _score(self, value: Tensor) -> Tensor:
         """Log-density of an action that was drawn here: nothing is checked again."""
         y = self.bounds.unscale(value, self.alpha.dtype)
         # 1 + y and 1 - y are exact next to the bounds, where 1 - (1 + y) / 2 would not be

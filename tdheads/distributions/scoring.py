@@ -36,7 +36,7 @@ class Scores(Movable):
 
     The gradient of both goes straight to ``logits``, in a third of the passes over ``[*B, n]`` that
     the steps from there to the log-prob would take, and with less to keep for them. An illegal
-    choice, whose log-prob is ``-inf``, gives and gets none. Up to ``FEW`` numbers torch's own steps
+    choice, whose log-prob is ``-inf``, gets none. Up to ``FEW`` numbers torch's own steps
     are used, which are the quicker ones then.
 
     Args:
@@ -120,8 +120,9 @@ class _Score(torch.autograd.Function):
         weight: Tensor | None = None
         if grad is not None:
             picked = log_probs.gather(-1, index)
-            grad = grad.unsqueeze(-1).masked_fill(picked == -torch.inf, 0)
+            grad = grad.unsqueeze(-1).expand_as(picked)
             weight = -grad
+            grad = grad.masked_fill(picked == -torch.inf, 0)
         if grad_entropy is not None:
             grad_entropy = grad_entropy.unsqueeze(-1)
             # the entropy of each block is the negative sum of its terms

@@ -128,9 +128,9 @@ class TanhNormal(BoundedDistribution):
         check_density_value(value, self._names)
         if self.validates:
             self.bounds.check(value, self._names.value)
-        return self.score_draw(value)
+        return self._score(value)
 
-    def score_draw(self, value: Tensor) -> Tensor:
+    def _score(self, value: Tensor) -> Tensor:
         """Log-density of an action that was drawn here: nothing is checked again."""
         y = self.bounds.unscale(value, self.loc.dtype)
         up, down = y.log1p(), (-y).log1p()

@@ -8,7 +8,6 @@ from typing import Any
 from tensordict import TensorDictBase
 from tensordict.nn import (
     ProbabilisticTensorDictSequential,
-    TensorDictModule,
     TensorDictModuleBase,
 )
 from tensordict.nn.probabilistic import interaction_type
@@ -17,7 +16,7 @@ from torch.distributions import Distribution
 
 from tdheads.heads.base import Head
 from tdheads.keys import NestedKey, as_key
-from tdheads.running import dispatched, parts_of, run
+from tdheads.running import dispatched, run
 
 
 class Actor(ProbabilisticTensorDictSequential):
@@ -46,11 +45,10 @@ class Actor(ProbabilisticTensorDictSequential):
         **kwargs: Any,
     ) -> TensorDictBase:
         """Run the network, which writes the parameters of the distribution."""
-        # tensordict tells a part that draws how to, where the caller does not
-        told = interaction_type() is not None or not any(map(_draws, parts_of(self.det_part)))
-        if tensordict_out is None and not kwargs and told:
-            return run(self.det_part, tensordict)
-        return super().get_dist_params(tensordict, tensordict_out, **kwargs)
+        # where the caller does not say how to draw, tensordict tells the parts that do
+        if tensordict_out is not None or kwargs or interaction_type() is None:
+            return super().get_dist_params(tensordict, tensordict_out, **kwargs)
+        return run(self.det_part, tensordict)
 
     def build_dist_from_params(self, tensordict: TensorDictBase) -> Distribution:
         """Build the distribution from parameters that are there."""
@@ -58,11 +56,6 @@ class Actor(ProbabilisticTensorDictSequential):
         if isinstance(last, Head):
             return last.get_dist(tensordict)
         return super().build_dist_from_params(tensordict)
-
-
-def _draws(part: Any) -> bool:
-    # a plain module is known not to: nn.Module takes long to say what it does not have
-    return type(part) is not TensorDictModule and hasattr(part, "default_interaction_type")
 
 
 def make_actor(

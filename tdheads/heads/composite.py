@@ -114,8 +114,6 @@ class CompositeHead(Head):
             check_reads(leaves[key], module, leaves)
         super().__init__(keys_read(leaves, modules), list(leaves), **head)
         self.heads = nn.ModuleList(leaves.values())
-        self._leaves = tuple(leaves.values())  # a list of modules takes long to walk
-        self._owning = [leaf for leaf in leaves.values() if leaf.own_keys]
         self.parameter_modules = nn.ModuleList(modules.values())
         self._after = list(modules)
         self._features = in_key, num_features
@@ -142,7 +140,8 @@ class CompositeHead(Head):
     @property
     def leaves(self) -> tuple[LeafHead, ...]:
         """The leaves, in order."""
-        return self._leaves
+        # nn.ModuleList takes long to say what it holds
+        return tuple(self._modules["heads"]._modules.values())
 
     @property
     def projected(self) -> tuple[LeafHead, ...]:
@@ -232,10 +231,11 @@ class CompositeHead(Head):
     def act(self, td: TensorDictBase, how: InteractionType | None) -> Acted:
         """Draw the leaves in order, or take the stored actions; write sequences as a whole too."""
         acted = self._act(td, how)
-        if not (self._owning or self.sequences):
+        owning = [leaf for leaf in self.leaves if leaf.own_keys]
+        if not (owning or self.sequences):
             return acted
         own: dict[NestedKey, Tensor] = {}
-        for leaf in self._owning:
+        for leaf in owning:
             drawn = how is not None and leaf.action_key in self._after
             source: Any = acted.params if drawn else td
             own |= leaf.own_params({n: source.get(k) for n, k in leaf.param_keys.items()})

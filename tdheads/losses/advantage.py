@@ -13,6 +13,7 @@ from tdheads.checks import require, require_float, require_tensor, shape_error, 
 from tdheads.keys import NestedKey, as_key, as_path
 from tdheads.losses import functional as F
 from tdheads.losses.buffers import move
+from tdheads.losses.rows import SHIFTED_VALID, Valid, both, clean_inputs, find_valid
 from tdheads.running import shallow_copy
 
 if TYPE_CHECKING:
@@ -31,28 +32,105 @@ def with_advantage(loss: PolicyLossModule, tensordict: TensorDictBase) -> Tensor
     if loss.critic_network is None:
         todo = "a loss without a critic cannot compute it: run a value estimator first"
         require(td, loss.tensor_keys.advantage, todo)
-    todo = f"run a value estimator, e.g. GAE, or store it for {show(loss.tensor_keys.advantage)}"
-    for name in ("reward", "done"):  # terminated is done where it is not stored
-        require(td, as_key(("next", getattr(loss.tensor_keys, name))), todo)
     estimate(loss, td)
     return td
 
 
-def estimate(loss: PolicyLossModule, td: TensorDictBase) -> None:
+def estimate(
+    loss: PolicyLossModule, td: TensorDictBase, source: TensorDictBase | None = None
+) -> None:
     """Write the advantage and the value target, with the loss's critic and estimator.
 
     In training the target moves the statistics of ``advantage_norm``.
+
+    Raises:
+        KeyError: for a missing reward or done.
     """
-    params = loss.critic_network_params.detach() if loss.functional else None
-    targets = loss.target_critic_network_params if loss.functional else None
-    with set_recurrent_mode(True):
-        loss.value_estimator(td, params=params, target_params=targets)
+    _write_estimates(loss, td if source is None else source, td)
     if loss.advantage_norm is not None and loss.training:
         target = td.get(loss.tensor_keys.value_target)
         valid = loss._valid(td)
         valid = loss._judged(valid, loss._acting(td, valid))
         rows = None if valid is None else valid.for_values(target.shape[:-1])
         move(loss.advantage_norm, target, rows)
+
+
+def _run_estimator(loss: PolicyLossModule, batch: TensorDictBase) -> None:
+    keys = loss.value_estimator.tensor_keys
+    todo = f"run a value estimator, e.g. GAE, or store it for {show(loss.tensor_keys.advantage)}"
+    for key in (keys.reward, keys.done):  # terminated is done where it is not stored
+        require(batch, _next(key), todo)
+    params = loss.critic_network_params.detach() if loss.functional else None
+    targets = loss.target_critic_network_params if loss.functional else None
+    with set_recurrent_mode(True):
+        loss.value_estimator(batch, params=params, target_params=targets)
+
+
+def _harmless(loss: PolicyLossModule, td: TensorDictBase) -> TensorDictBase:
+    """Let what rows that do not count hold stay out of the advantages of those that do.
+
+    An estimator runs backwards over time, and multiplies what comes after an end by 0: nan stays.
+    """
+    keys = loss.tensor_keys
+    acting = loss._valid(td)
+    # the forward asks for it
+    alive = None if keys.alive is None else find_valid(td, (keys.alive,))
+    if alive is not None:
+        acting = alive if acting is None else both(acting, alive, as_key(keys.alive))
+    if acting is None:
+        return td
+    inputs = [as_key(key) for key in (*loss.critic_network.in_keys, keys.value)]
+    td = clean_inputs(td, acting, inputs)
+    after = acting._replace(group=("next", *acting.group))
+    td = clean_inputs(td, after, [_next(keys.reward)])
+    alive = None if alive is None else find_valid(td, (_next(keys.alive),))
+    if alive is not None:
+        after = both(after, alive, _next(keys.alive))
+    td = clean_inputs(td, after, map(_next, inputs))
+    if alive is not None and loss.alive_in_critic:
+        # no value was learnt of what an agent sees when it is dead: its death is its end
+        for name in ("done", "terminated"):
+            key = _next(getattr(keys, name))
+            signal = td.get(key, None)
+            if signal is not None:
+                ends = ~alive.for_values(signal.shape[:-1])
+                td.set(key, signal | ends.unsqueeze(-1))
+    return td
+
+
+def _write_estimates(loss: PolicyLossModule, source: TensorDictBase, td: TensorDictBase) -> None:
+    """Run the estimator on a copy of ``source``, and write into ``td`` what it wrote there.
+
+    What else the copy holds, such as harmless content of rows that do not count, stays there. The
+    rows that an estimator which looked past the end of an episode leaves out are written beside the
+    action: they differ between groups.
+    """
+    batch = _harmless(loss, shallow_copy(source))
+    known = set(batch.keys(True, True))
+    _run_estimator(loss, batch)
+    keys = loss.tensor_keys
+    own = [as_path(key) for key in (keys.advantage, keys.value_target, keys.value)]
+    own += [("next", *own[-1]), (SHIFTED_VALID,)]
+    for key in batch.keys(True, True):
+        path = as_path(key)
+        if path == (SHIFTED_VALID,):
+            group = as_path(loss.action_keys[0])[:-1]
+            td.set(as_key((*group, SHIFTED_VALID)), _for_group(batch.get(key), td, group))
+        elif key not in known or any(path[: len(begin)] == begin for begin in own):
+            td.set(key, batch.get(key))
+
+
+def _for_group(valid: Tensor, td: TensorDictBase, group: tuple[str, ...]) -> Tensor:
+    nested = td.get(group, None) if group else None
+    if nested is None or nested.batch_dims == td.batch_dims:
+        return valid
+    if valid.numel() == nested.numel():
+        return valid.reshape(nested.batch_size)
+    return Valid(valid.reshape(td.batch_size)).for_values(nested.batch_size)
+
+
+def _next(key: NestedKey) -> NestedKey:
+    return as_key(("next", *as_path(key)))
 
 
 def scaled_advantages(

@@ -101,9 +101,14 @@ class PolicyLoss(CriticLossModule):
         return packed(out)
 
     @torch.no_grad()
-    def estimate(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write the advantage and the value target into the batch, with the loss's estimator."""
-        estimate(self, tensordict)
+    def estimate(
+        self, tensordict: TensorDictBase, source: TensorDictBase | None = None
+    ) -> TensorDictBase:
+        """Write the advantage and the value target into the batch, with the loss's estimator.
+
+        ``source`` is what is read, if it is not the batch itself.
+        """
+        estimate(self, tensordict, source)
         return tensordict
 
     def _objective(self, td: TensorDictBase, rows: PolicyRows) -> dict[NestedKey, Tensor]:

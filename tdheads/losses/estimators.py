@@ -51,7 +51,7 @@ def find_estimator(value_type: Any, hyperparams: Mapping[str, Any]) -> ValueEsti
         >>> find_estimator("gae", {"gamma": 0.99}).name
         'GAE'
     """
-    kind = None if _is_estimator(value_type) else _member(value_type)
+    kind = None if is_estimator(value_type) else _member(value_type)
     if kind is not None:
         _check_keywords(ESTIMATORS[kind], hyperparams)
     elif isinstance(value_type, ValueEstimatorBase) and hyperparams:
@@ -75,7 +75,13 @@ def build_estimator(
     return ESTIMATORS[kind](**options)
 
 
-def _is_estimator(value_type: Any) -> bool:
+def is_estimator(value_type: Any) -> bool:
+    """Whether this is an estimator or the class of one, and not the name of one.
+
+    Example:
+        >>> is_estimator("gae")
+        False
+    """
     is_class = isinstance(value_type, type) and issubclass(value_type, ValueEstimatorBase)
     return is_class or isinstance(value_type, ValueEstimatorBase)
 

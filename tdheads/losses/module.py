@@ -15,7 +15,7 @@ from tensordict.nn import (
 from torchrl.objectives import ValueEstimators
 
 from tdheads.arguments import check_flag, check_keywords
-from tdheads.keys import NestedKey, as_key
+from tdheads.keys import NestedKey, as_key, as_path
 from tdheads.losses.accepted_keys import KeyedLossModule
 from tdheads.losses.adapter import actor_keys, mask_fills
 from tdheads.losses.advantage import advantage_keys
@@ -27,7 +27,7 @@ from tdheads.losses.estimators import (
     find_estimator,
     is_recurrent,
 )
-from tdheads.losses.rows import Valid, both, clean_inputs, fill, find_valid
+from tdheads.losses.rows import SHIFTED_VALID, Valid, both, clean_inputs, fill, find_valid
 
 if TYPE_CHECKING:
     from torchrl.modules import ValueNorm
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 #: the validity masks that TorchRL writes: where it pads slices of a replay buffer, and where an
 #: estimator looked past the end of an episode
-AUTO_LOSS_MASK_KEYS: tuple[NestedKey, ...] = (("collector", "mask"), "shifted_valid")
+AUTO_LOSS_MASK_KEYS: tuple[NestedKey, ...] = (("collector", "mask"), SHIFTED_VALID)
 
 
 class PolicyLossModule(SavedLossModule):
@@ -185,7 +185,9 @@ class PolicyLossModule(SavedLossModule):
         if key is None:
             return None
         if key == "auto":
-            return find_valid(td, AUTO_LOSS_MASK_KEYS)
+            group = as_path(self.action_keys[0])[:-1]
+            own = [as_key((*group, SHIFTED_VALID))] if group else []
+            return find_valid(td, (*AUTO_LOSS_MASK_KEYS, *own))
         todo = "it is the loss_mask_key: store it, or set it to None"
         return find_valid(td, (key,), required=todo)
 

@@ -12,6 +12,9 @@ from torch import Tensor
 from tdheads.checks import missing, require_tensor, shape_error
 from tdheads.keys import NestedKey, as_path
 
+#: where TorchRL's estimators mark the rows that count, if they looked past the end of an episode
+SHIFTED_VALID = "shifted_valid"
+
 
 class Valid(NamedTuple):
     """Rows that count: ``[*B]`` of the tensordict, and ``[*B, agents]`` if a mask says so.
