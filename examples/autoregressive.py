@@ -1,6 +1,6 @@
 """An autoregressive head against independent leaves, on Jumanji's BinPack.
 
-    python examples/autoregressive.py          # three seeds of both, and docs/autoregressive.png
+    python examples/autoregressive.py          # three seeds of both, and runs/autoregressive.png
     python examples/autoregressive.py --seeds 0 --frames 20000
 
 Every step puts one of 20 items into one of 40 free spots. Which items fit depends on the spot: the
@@ -86,7 +86,7 @@ def run(kind: str, seed: int, frames: int) -> Curve:
 
 def main() -> None:
     chosen = options(
-        "Autoregressive against independent leaves.", 80_000, "docs/autoregressive.png"
+        "Autoregressive against independent leaves.", 80_000, "runs/autoregressive.png"
     )
     curves = {kind: [run(kind, seed, chosen.frames) for seed in chosen.seeds] for kind in HEADS}
     draw(curves, chosen.output, title="BinPack", ylabel="mean return (share of the container)")

@@ -2,9 +2,9 @@
 
     python examples/benchmarl_ppo.py
 
-needs ``pip install benchmarl vmas``, and with them torchrl 0.11. For every task and algorithm it
-trains both for the same frames from the same seeds, and prints the mean return of the last
-iterations as a row of a Markdown table. Half a minute of one core per training.
+needs BenchMARL, and with it torchrl 0.11, in an environment of its own (see the README). For every
+task and algorithm it trains both for the same frames from the same seeds, and prints the mean
+return of the last iterations as a row of a Markdown table. Half a minute of one core per training.
 """
 
 from __future__ import annotations
@@ -20,11 +20,19 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
-from benchmarl import algorithms as theirs
-from benchmarl.environments import VmasTask
-from benchmarl.experiment import Callback, Experiment, ExperimentConfig
-from benchmarl.models import MlpConfig
 from tensordict import TensorDict
+
+try:
+    from benchmarl import algorithms as theirs
+    from benchmarl.environments import VmasTask
+    from benchmarl.experiment import Callback, Experiment, ExperimentConfig
+    from benchmarl.models import MlpConfig
+except ImportError as error:
+    sys.exit(
+        f"benchmarl_ppo.py: {error}; it needs an environment of its own: python3 -m venv"
+        " .venv-benchmarl && .venv-benchmarl/bin/pip install -c constraints-0.11.txt -e"
+        " '.[benchmarl]'"
+    )
 
 import tdheads.benchmarl as ours
 

@@ -1,6 +1,6 @@
 """A hybrid action whose number depends on the choice beside it: golf, from `envs/golf.py`.
 
-    python examples/hybrid.py          # three seeds of both, and docs/hybrid.png
+    python examples/hybrid.py          # three seeds of both, and runs/hybrid.png
     python examples/hybrid.py --seeds 0 --frames 20000
 
 The action is a club, of which the lie allows some, and a swing in [-1, 1]. How hard to swing
@@ -55,7 +55,7 @@ def run(kind: str, seed: int, frames: int) -> Curve:
 
 def main() -> None:
     chosen = options(
-        "A swing that knows the club against one that does not.", 200_000, "docs/hybrid.png"
+        "A swing that knows the club against one that does not.", 200_000, "runs/hybrid.png"
     )
     curves = {kind: [run(kind, seed, chosen.frames) for seed in chosen.seeds] for kind in HEADS}
     draw(curves, chosen.output, title="Golf", ylabel="mean return (minus strokes)")

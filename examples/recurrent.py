@@ -1,6 +1,6 @@
 """PPO with memory: an LSTM or a GRU under a masked multi-discrete head, on the round of `canon.py`.
 
-    python examples/recurrent.py          # all three, three seeds of each, and docs/recurrent.png
+    python examples/recurrent.py          # all three, three seeds of each, and runs/recurrent.png
     python examples/recurrent.py --cell lstm --seeds 0
 
 A run takes half a minute of one core. `--cell none` is the same policy without memory. Four things
@@ -145,7 +145,7 @@ def chance() -> tuple[float, float]:
 
 
 def main(words: list[str] | None = None) -> None:
-    parser = arguments("PPO with memory and without on a round.", 65_536, "docs/recurrent.png")
+    parser = arguments("PPO with memory and without on a round.", 65_536, "runs/recurrent.png")
     parser.add_argument("--cell", choices=LABELS, nargs="+", default=list(LABELS))
     chosen = parser.parse_args(words)
     right, notes = chance()

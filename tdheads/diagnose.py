@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDictBase
 
 from tdheads.checks import show
+from tdheads.groups import GroupLosses, with_signals
 from tdheads.keys import NestedKey
 from tdheads.losses import PolicyLoss
 from tdheads.symptoms import CHECKS, ERROR, Batch
@@ -83,7 +84,8 @@ def diagnose(loss: PolicyLoss, td: TensorDictBase) -> Report:
     sound; does every leaf get a ``gradient``; does the ``forward`` run.
 
     Args:
-        loss: any loss of tdheads; it is not changed, nor is torch's random state.
+        loss: any loss of tdheads, that of one group included; it is not changed, nor is torch's
+            random state.
         td: a batch as the loss takes it, shape ``[*B]``.
 
     Returns:
@@ -112,12 +114,14 @@ def diagnose(loss: PolicyLoss, td: TensorDictBase) -> Report:
         (False, 'action')
     """
     if not isinstance(loss, PolicyLoss):
-        raise TypeError(f"loss: expected a loss of tdheads, got a {type(loss).__name__}")
+        todo = "; look at each group, losses[group]" if isinstance(loss, GroupLosses) else ""
+        raise TypeError(f"loss: expected a loss of tdheads, got a {type(loss).__name__}{todo}")
     if not isinstance(td, TensorDictBase):
         raise TypeError(f"td: expected a tensordict, got a {type(td).__name__}")
+    td = with_signals(td, loss, lenient=True)
     devices = [d for d in {p.device for p in loss.parameters()} if d.type == "cuda"]
     with torch.random.fork_rng(devices=devices):
-        batch = Batch(copy.deepcopy(loss), td.copy())
+        batch = Batch(copy.deepcopy(loss), td)
         findings: list[Finding] = []
         skipped: list[str] = []
         for name, (check, needs) in CHECKS.items():

@@ -160,10 +160,11 @@ def _entry(group: str) -> str:
     return "group_" + group.replace(".", "/")
 
 
-def with_signals(td: TensorDictBase, loss: PolicyLoss) -> TensorDictBase:
+def with_signals(td: TensorDictBase, loss: PolicyLoss, *, lenient: bool = False) -> TensorDictBase:
     """Return a copy of the batch in which reward, done and terminated are there for the group.
 
-    One that is not is that of the root, under the last part of its key, given to each agent.
+    One that is not is that of the root, under the last part of its key, given to each agent. If it
+    is neither the group's nor the root's that is an error, unless ``lenient``.
 
     Shapes: ``[*B, 1]`` -> ``[*B, agents, 1]``.
     """
@@ -177,7 +178,7 @@ def with_signals(td: TensorDictBase, loss: PolicyLoss) -> TensorDictBase:
             continue
         signal = td.get(("next", key[-1]), None)
         if signal is None:
-            if name == "terminated":  # done is taken for it
+            if lenient or name == "terminated":  # done is taken for it
                 continue
             todo = f"give it for the group, or for all at {('next', key[-1])!r}"
             raise missing(("next", *key), td, todo)
@@ -277,8 +278,10 @@ def _check_networks(name: str, networks: Mapping[str, Any], groups: list[str]) -
         keys = [as_path(key) for key in getattr(networks[group], "out_keys", ())]
         written = {path[0] for path in keys if len(path) > 1}
         others = [other for other in groups if other in written]
-        if others and group not in written:
+        # a critic of all may write beside the groups
+        if group not in written and (others or name == "actors"):
+            got = f"one that writes those of {others}" if others else f"out_keys={keys}"
             raise ValueError(
-                f"{name}[{group!r}]: expected a network that writes entries of {group!r}, got one"
-                f" that writes those of {others}; give each group its own"
+                f"{name}[{group!r}]: expected a network that writes entries of {group!r}, got"
+                f" {got}; give each group its own, e.g. make_head(..., group={group!r})"
             )

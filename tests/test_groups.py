@@ -24,6 +24,7 @@ from tdheads import (
     PPOLoss,
     SPOLoss,
     TanhNormalHead,
+    diagnose,
     make_actor,
     make_group_losses,
 )
@@ -233,6 +234,16 @@ def test_padding_and_death_go_together() -> None:
     torch.testing.assert_close(losses(td)["flyers", "loss_objective"], -gain)
 
 
+def test_diagnose_gives_a_group_what_is_the_roots() -> None:
+    actors, critics = networks()
+    losses = make_group_losses(AGENTS, actors, critics)
+    td = rollout(actors, team_reward=True)
+    assert diagnose(losses["flyers"], td).ok
+    assert ("next", "flyers", "reward") not in td.keys(True, True)
+    with pytest.raises(TypeError, match=r"look at each group, losses\[group\]"):
+        diagnose(losses, td)  # type: ignore[arg-type]
+
+
 @needs_value_norm
 def test_every_group_has_a_value_norm_of_its_own() -> None:
     torch.manual_seed(0)
@@ -356,6 +367,19 @@ def mistakes() -> dict[str, tuple[Any, type[Exception], str]]:
             lambda: make_group_losses(AGENTS, dict(zip(AGENTS, [*actors.values()][::-1]))),  # noqa: B905
             ValueError,
             r"actors\['walkers'\]: .*writes those of \['flyers'\]",
+        ),
+        "actor at the root": (
+            lambda: make_group_losses(
+                ["walkers"],
+                {
+                    "walkers": make_actor(
+                        TensorDictModule(nn.Linear(4, 64), ["observation"], ["hidden"]),
+                        CategoricalHead("action", 3),
+                    )
+                },
+            ),
+            ValueError,
+            r"actors\['walkers'\]: .*make_head\(..., group='walkers'\)",
         ),
         "critics swapped": (
             lambda: make_group_losses(

@@ -327,3 +327,15 @@ def test_masks_of_the_moment_do_not_make_agents_different(kind: Any) -> None:
     (leaf,) = head.leaves
     assert leaf.mask_key == ("agents", "action_mask")
     assert (specs[0]["action"].mask == torch.tensor(allowed[0])).all()  # the spec is left alone
+
+
+def test_a_groups_part_of_the_action_spec_keeps_the_groups_name() -> None:
+    part = Composite({"action": Categorical(3, shape=(4, 2))}, shape=(4, 2))
+    masks = Composite({"action_mask": Binary(3, shape=(4, 2, 3))}, shape=(4, 2))
+    observed = Composite({"a": masks}, shape=(4,))
+    whole = make_head(Composite({"a": part}, shape=(4,)), observed, group="a")
+    own = make_head(part, observed, group="a")
+    assert own.in_keys == whole.in_keys == [("a", "action_logits"), ("a", "action_mask")]
+    assert own.dist_sample_keys == [("a", "action")]
+    with pytest.raises(ValueError, match="expected one that has actions, got 'b'"):
+        make_head(part, observed, group="b")

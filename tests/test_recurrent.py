@@ -14,6 +14,7 @@ from torchrl.objectives import HardUpdate
 from torchrl.objectives.value import GAE
 
 from tdheads import ClipPPOLoss, KLPENPPOLoss, PPOLoss, SPOLoss, diagnose
+from tdheads.losses.rows import TRAJECTORIES
 from tests.batches import TERMS, gradients, move
 from tests.recurrent import (
     ACTIONS,
@@ -80,7 +81,21 @@ def test_without_the_start_of_the_episodes_they_are_not(cell: str) -> None:
     actor, critic = networks(cell, "composite")
     batch = collect(actor, "composite")
     batch["is_init"][:, 1:] = False  # the memory runs on into the next episode
-    assert abs(ClipPPOLoss(actor, critic)(batch)["max_ratio"].item() - 1) > 0.01
+    loss = ClipPPOLoss(actor, critic)
+    with pytest.raises(ValueError, match=r"traj_ids.*changes without; give a recurrent network"):
+        loss(batch)
+    assert abs(loss(batch.exclude(TRAJECTORIES))["max_ratio"].item() - 1) > 0.01
+
+
+@all_cells
+def test_single_steps_in_another_order_are_refused(cell: str) -> None:
+    actor, critic = networks(cell, "composite")
+    batch = collect(actor, "composite")
+    loss = ClipPPOLoss(actor, critic)
+    loss.estimate(batch)
+    steps = batch.reshape(-1)[torch.randperm(batch.numel())]
+    with pytest.raises(ValueError, match="not single steps"):
+        loss(steps)
 
 
 @all_losses

@@ -51,12 +51,13 @@ def make_head(
     agents of one group differ in bounds or number of choices, each keeps its own.
 
     Args:
-        action_spec: e.g. ``env.full_action_spec`` or a group's part of it.
+        action_spec: e.g. ``env.full_action_spec``; with ``group``, also a group's part of it,
+            ``env.full_action_spec[group]``.
         observation_spec: where masks are looked for: next to the action, under ``K_mask`` or a name
             in use (``action_mask``, ``avail_actions``, ..., ``mask`` where its shape fits). An
             integer action whose mask has fewer entries than its spec has choices takes the mask's
             number: what has no entry is never legal. A mask that is wider is an error.
-        group: take only the leaves inside of this entry, such as an agent group's; their keys keep
+        group: take only the leaves inside of this entry, such as an agent group's; their keys have
             its name in front.
         mask: ``None`` to search, ``False`` for none, a key, or a mapping leaf -> key or ``False``.
         joint: ``True``: multi-discrete leaves choose among all combinations, with a joint mask;
@@ -97,7 +98,8 @@ def make_head(
     if not isinstance(observation_spec, (Composite, NoneType)):
         kind = type(observation_spec).__name__
         raise TypeError(f"observation_spec: expected the environment's Composite, got a {kind}")
-    leaves = _inside(group, dict(_action_leaves(action_spec, observation_spec)))
+    leaves = dict(_action_leaves(action_spec, observation_spec))
+    leaves = leaves if group is None else _inside(as_key(group, "group"), leaves, observation_spec)
     if not leaves:
         raise ValueError(f"action_spec: expected an action, got none in {action_spec}")
     own = _own_options(leaf_options)
@@ -122,12 +124,13 @@ def make_head(
 
 
 def _inside(
-    group: NestedKey | None, leaves: dict[NestedKey, LeafSpec]
+    group: NestedKey, leaves: dict[NestedKey, LeafSpec], observation_spec: Composite | None
 ) -> dict[NestedKey, LeafSpec]:
-    if group is None:
-        return leaves
-    prefix = as_path(as_key(group, "group"))
+    prefix = as_path(group)
     found = {key: leaf for key, leaf in leaves.items() if as_path(key)[: len(prefix)] == prefix}
+    if not found and observation_spec is not None and group in observation_spec.keys(True):
+        # the group's part of the action spec, whose keys lack the name
+        return {as_key((*prefix, *as_path(key))): leaf for key, leaf in leaves.items()}
     if not found:
         raise ValueError(f"group: expected one that has actions, got {group!r} of {list(leaves)}")
     return found

@@ -8,12 +8,14 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdheads.checks import eager
 from tdheads.keys import ENTROPY, NestedKey, as_path, suffixed
 from tdheads.losses import functional as F
 from tdheads.losses.adapter import leaf_entropies
 from tdheads.losses.advantage import estimate, scaled_advantages, with_advantage
 from tdheads.losses.critic import CriticLossModule, Figures
 from tdheads.losses.policy import PolicyRows, Terms, policy_rows
+from tdheads.losses.rows import check_order
 from tdheads.reduce import add, masked_max, masked_means, sum_leaves
 from tdheads.running import dispatched, packed
 
@@ -80,6 +82,8 @@ class PolicyLoss(CriticLossModule):
     @dispatched
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Compute the loss terms and the figures that go with them; see the class."""
+        if self._recurrent and eager():
+            check_order(tensordict, self._valid(tensordict))
         td = with_advantage(self, tensordict)
         valid = self._valid(td)
         acting = self._acting(td, valid)

@@ -36,9 +36,13 @@ class ClipPPOLoss(PolicyLoss):
         clip_epsilon: one number, or ``(low, high)``.
         clip_value: clip the value around the one at collection, by this much or, if ``True``, by
             ``clip_epsilon``.
-        entropy_coeff: one number, or leaf -> number; either is changed by assignment,
-            ``loss.entropy_coeff = {"kind": 0.0}``, of all leaves or some.
+        entropy_coeff: one number, or leaf -> number; either is changed by assignment, of a loss
+            built with a mapping ``loss.entropy_coeff = {"kind": 0.0}``, all leaves or some.
         normalize_advantage: over the valid rows of the batch.
+        aggregate: ``"sum"`` (the default): the leaves share one ratio, clipped once; ``"none"``:
+            one ratio, clip and, if there is one for each, advantage per leaf.
+        alive_in_critic: whether rows of agents that ``set_keys(alive=...)`` says are dead are left
+            out of the critic's term too.
         options: further keywords of TorchRL's ``PPOLoss``: ``critic_coeff``, ``loss_critic_type``,
             ``normalize_advantage_exclude_dims``, ``advantage_norm``, ``separate_losses``,
             ``functional``, ``reduction``, ``delay_actor``, ``max_importance_ratio``, ...

@@ -53,6 +53,12 @@ class PolicyLossModule(SavedLossModule):
     #: what to do instead of a keyword that TorchRL's losses had
     keyword_hints = {
         **dict.fromkeys(("gamma", "lmbda"), "give it to loss.make_value_estimator(...)"),
+        # what other libraries call it
+        **dict.fromkeys(("clip_range", "clip_coef", "clip_param"), "it is clip_epsilon here"),
+        **dict.fromkeys(("clip_range_vf", "vf_clip_param"), "it is clip_value here"),
+        **dict.fromkeys(("ent_coef", "entropy_cost"), "it is entropy_coeff here"),
+        **dict.fromkeys(("vf_coef", "vf_loss_coeff"), "it is critic_coeff here"),
+        "gae_lambda": "give lmbda to loss.make_value_estimator(...)",
         **{f"{name}_key": f"loss.set_keys({name}=...)" for name in KeyedLossModule.names()},
     }
 
@@ -139,6 +145,7 @@ class PolicyLossModule(SavedLossModule):
         self.register_coeff_buffer("critic_coeff", critic_coeff, device=device)
         self.register_coeff_buffer("clip_value", clip_value, device=device)
         self.register_coeff_buffer("max_importance_ratio", max_importance_ratio, device=device)
+        self._recurrent = is_recurrent(self.actor_network) or is_recurrent(self.critic_network)
         self._built = True
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> Any:

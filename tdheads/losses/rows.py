@@ -16,6 +16,9 @@ from tdheads.keys import NestedKey, as_path
 SHIFTED_VALID = "shifted_valid"
 
 
+TRAJECTORIES: NestedKey = ("collector", "traj_ids")
+
+
 class Valid(NamedTuple):
     """Rows that count: ``[*B]`` of the tensordict, and ``[*B, agents]`` if a mask says so.
 
@@ -74,6 +77,37 @@ class Valid(NamedTuple):
             if mask is not None and mask.ndim and value.shape[: mask.ndim] == mask.shape:
                 return _pad_dims(mask, value.ndim)
         return None
+
+
+def check_order(td: TensorDictBase, valid: Valid | None = None) -> None:
+    """Refuse steps of different trajectories in one sequence, which a memory would run across.
+
+    Looked at where the collector's ``traj_ids`` ``[*B]`` and ``is_init`` ``[*B, 1]`` are stored;
+    time is the last batch dim.
+
+    Raises:
+        ValueError: for a trajectory that begins without ``is_init``.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> td = TensorDict({"is_init": torch.tensor([[True], [False]])}, [2])
+        >>> td["collector", "traj_ids"] = torch.tensor([3, 3])
+        >>> check_order(td)
+    """
+    ids, first = td.get(TRAJECTORIES, None), td.get("is_init", None)
+    if not isinstance(ids, Tensor) or not isinstance(first, Tensor) or not td.batch_dims:
+        return
+    ids, first = ids.reshape(td.batch_size), first.reshape(td.batch_size)
+    stray = (ids[..., 1:] != ids[..., :-1]) & ~first[..., 1:]
+    if valid is not None:  # what padding holds is nobody's
+        stray = stray & valid.rows[..., 1:] & valid.rows[..., :-1]
+    if stray.any():
+        raise ValueError(
+            f"{TRAJECTORIES}: expected sequences of one trajectory, or of several that begin with"
+            f" is_init, along the last batch dim of {list(td.batch_size)}, got"
+            f" {int(stray.sum())} changes without; give a recurrent network whole rows or the"
+            " slices of a SliceSampler, reshaped to [slices, time], not single steps"
+        )
 
 
 def find_valid(

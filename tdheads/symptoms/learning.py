@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from tdheads.checks import rows_where
+from tdheads.distributions import GatedLeaf
 from tdheads.losses.adapter import as_action_distribution
 from tdheads.losses.advantage import advantage_keys, row_shape
 from tdheads.symptoms.batch import ERROR, ERRORS, NOTE, WARNING, Batch, Symptom, Symptoms, told
@@ -23,7 +24,8 @@ def check_empty(batch: Batch) -> Symptoms:
     for key, leaf in dist.dists.items():
         empty = getattr(leaf, "empty", None)
         if empty is not None and (empty & rows).any():
-            found = f"nothing to choose in {rows_where(empty & rows)}"
+            why = "not relevant" if isinstance(leaf, GatedLeaf) else "nothing to choose"
+            found = f"{why} in {rows_where(empty & rows)}"
             yield Symptom(NOTE, key, found, "these rows count nothing for this leaf")
     if dist.empty is not None and bool(dist.empty[rows].all()):
         todo = "no policy gradient comes from this batch: look at the mask"
