@@ -53,14 +53,15 @@ def evaluate(
     episodes: int,
     device: str = "cpu",
 ) -> Row:
-    """Play `episodes` episodes with a policy, which is deterministic if it can be.
+    """Play `episodes` episodes with a policy, deterministic unless the task says otherwise.
 
     Every environment plays one episode per round: to count the first `episodes` that end would
     favour short ones. The seed is the same each time, and training's random state is untouched.
     """
     rounds = math.ceil(episodes / env.batch_size[0])
     scores, illegal, choices = [], 0, 0
-    with torch.random.fork_rng(), set_exploration_type(ExplorationType.DETERMINISTIC):
+    how = ExplorationType.RANDOM if task.drawn else ExplorationType.DETERMINISTIC
+    with torch.random.fork_rng(), set_exploration_type(how):
         torch.manual_seed(1)
         env.set_seed(1)
         for _ in range(rounds):

@@ -56,6 +56,8 @@ class Task:
     """The entry of a group that says which of its agents act."""
     head: dict[str, Any] = field(default_factory=dict)
     """More keywords for `make_head`."""
+    drawn: bool = False
+    """Evaluate with actions that are drawn, as in training, where repeating the likeliest fails."""
     board_game: bool = False
     """The return of an episode is 1 for a win, 0 for a draw, -1 for a loss."""
 

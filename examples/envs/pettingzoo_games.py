@@ -129,4 +129,5 @@ KNIGHTS_ARCHERS_ZOMBIES = Task(
     groups=("archer", "knight"),
     mask=None,
     alive="mask",
+    drawn=True,
 )
