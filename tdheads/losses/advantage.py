@@ -80,7 +80,8 @@ def _harmless(loss: PolicyLossModule, td: TensorDictBase) -> TensorDictBase:
     if acting is None:
         return td
     inputs = [as_key(key) for key in (*loss.critic_network.in_keys, keys.value)]
-    td = clean_inputs(td, acting, inputs)
+    # VTrace looks at the policy too
+    td = clean_inputs(td, acting, [*inputs, *map(as_key, loss.actor_network.in_keys)])
     after = acting._replace(group=("next", *acting.group))
     td = clean_inputs(td, after, [_next(keys.reward)])
     alive = None if alive is None else find_valid(td, (_next(keys.alive),))
