@@ -118,10 +118,10 @@ class Learner:
 
     def figures(self, batch: TensorDictBase) -> Row:
         """Frames, mean return of the episodes that ended, and share of illegal actions."""
-        illegal = illegal_actions(batch, self.task)[0]
+        wrong = illegal_actions(batch, self.task)[0]
         ended = batch["next", "done"]
         returns = batch["next", "episode_return"][ended]
-        figures = [batch.numel(), illegal.sum(), returns.sum(), ended.sum()]
+        figures = [batch.numel(), wrong.sum(), returns.sum(), ended.sum()]
         total = torch.tensor([float(x) for x in figures], device=batch.device, dtype=torch.double)
         frames, illegal, score, episodes = summed(total).tolist()
         return {

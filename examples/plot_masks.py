@@ -1,4 +1,4 @@
-"""Draw `docs/taxi.png`: Taxi with and without the mask, three seeds each.
+"""Draw `runs/taxi.png`: Taxi with and without the mask, three seeds each.
 
     python examples/plot_masks.py        # trains what is missing, about six minutes on one core
 
@@ -29,7 +29,7 @@ VARIANTS = {"--mask": "with the mask", "--no-mask": "without"}
 def main() -> None:
     parser = argparse.ArgumentParser(description="Draw Taxi with and without the mask.")
     parser.add_argument("--runs", type=Path, default=Path("runs/masks"), help="folder of the runs")
-    parser.add_argument("--output", type=Path, default=Path("docs/taxi.png"))
+    parser.add_argument("--output", type=Path, default=Path("runs/taxi.png"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args()
 

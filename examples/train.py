@@ -222,7 +222,8 @@ def summary(run: Run, row: Row, seconds: float) -> str:
     if run.task.board_game:
         reached += f", wins {row['eval_wins']:.1%}, losses {row['eval_losses']:.1%}"
     effort = f"after {run.iteration * run.frames:,} frames; {seconds:.0f} s"
-    return f"{env}: {reached} ({episodes} deterministic episodes) {effort}; files in {run.out}"
+    kind = "drawn" if run.task.drawn else "deterministic"
+    return f"{env}: {reached} ({episodes} {kind} episodes) {effort}; files in {run.out}"
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -113,13 +113,13 @@ class GroupLosses(TensorDictModuleBase):
     def out_keys(self) -> list[NestedKey]:
         """Every key that ``forward`` writes."""
         keys = [as_key((g, *as_path(key))) for g, loss in self.items() for key in loss.out_keys]
-        return [*self._summed(), *keys]
+        terms = [term for term in TERMS if any(term in loss.out_keys for loss in self.values())]
+        return [*(terms if self._has_sums else []), *keys]
 
-    def _summed(self) -> list[str]:
-        """Return the terms of which there is a sum: with one number per row there is none."""
-        if any(loss.reduction == "none" for loss in self.values()):
-            return []
-        return [term for term in TERMS if any(term in loss.out_keys for loss in self.values())]
+    @property
+    def _has_sums(self) -> bool:
+        """Whether the groups' terms can be summed: numbers per row of unlike groups cannot."""
+        return all(loss.reduction != "none" for loss in self.values())
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> GroupLosses:
         """Choose the advantage estimator of every loss, by its name.
@@ -149,9 +149,11 @@ class GroupLosses(TensorDictModuleBase):
         for group, loss in self.items():
             known = tensordict.get(loss.tensor_keys.advantage, None) is not None
             out.set(group, loss(tensordict if known else with_signals(tensordict, loss)))
-        for term in self._summed():
+        for term in TERMS if self._has_sums else ():
             found = [out.get((group, term), None) for group in self.groups]
-            out.set(term, add([x for x in found if x is not None]))
+            terms = [x for x in found if x is not None]
+            if terms:
+                out.set(term, add(terms))
         return out
 
 

@@ -339,3 +339,6 @@ def test_a_groups_part_of_the_action_spec_keeps_the_groups_name() -> None:
     assert own.dist_sample_keys == [("a", "action")]
     with pytest.raises(ValueError, match="expected one that has actions, got 'b'"):
         make_head(part, observed, group="b")
+    # the agents of a bare spec would be taken for dims of the action
+    with pytest.raises(ValueError, match="expected one that has actions, got 'a'"):
+        make_head(part["action"], observed, group="a")

@@ -94,6 +94,8 @@ OWN: dict[type[PolicyLoss], dict[str, Row]] = {
     } | {
         "clip_value": ({"clip_value": True, "clip_epsilon": (0.1, 0.2)}, ValueError,
             r"clip_value=True: expected one clip_epsilon, got \(0.1, 0.2\)"),
+        "clip_range": ({"clip_range": 0.1}, TypeError, "'clip_range'; it is clip_epsilon here"),
+        "vf_coef": ({"vf_coef": 0.5}, TypeError, "'vf_coef'; it is critic_coeff here"),
         "clip_eps": ({"clip_eps": 0.1}, TypeError, r"'clip_eps'; did you mean 'clip_epsilon'"),
     },
     KLPENPPOLoss: {
@@ -103,11 +105,13 @@ OWN: dict[type[PolicyLoss], dict[str, Row]] = {
         **numbers("decrement", "above 0, at most 1", 0, 2),
         **flags("adapt_beta"),
         "samples": ({"samples_mc_kl": 0}, ValueError, "samples_mc_kl: .* >= 1, got 0"),
+        "clip_param": ({"clip_param": 0.1}, TypeError, "does not clip the ratio, ClipPPOLoss does"),
         "bta": ({"bta": 1.0}, TypeError, r"KLPENPPOLoss: .*'bta'; did you mean 'beta'\?"),
     },
     SPOLoss: {
         **numbers("epsilon", "> 0", 0, -1.0, INF),
         "none": ({"epsilon": None}, TypeError, "epsilon: expected a number .* got None"),
+        "clip_coef": ({"clip_coef": 0.1}, TypeError, "'clip_coef'; it is epsilon here"),
         "clip_epsilon": ({"clip_epsilon": 0.1}, TypeError, r"SPOLoss: .* did you mean 'epsilon'\?"),
     },
 }  # fmt: skip

@@ -42,15 +42,18 @@ def random(dist: Distribution) -> Tensor:
 def score_draw(dist: Distribution, action: Tensor) -> Tensor:
     """Return the log-prob of an action that ``draw`` returned, ``[*B]``.
 
-    The same number as ``log_prob`` gives, which looks at what it is given first.
+    The same number as ``log_prob`` gives, which looks at what it is given first: a class that
+    defines ``_score`` beside its ``log_prob`` has that without the look.
 
     Example:
         >>> import torch
         >>> score_draw(torch.distributions.Normal(torch.zeros(1), 1.0), torch.zeros(1))
         tensor([-0.9189])
     """
-    score: Any = getattr(dist, "score_draw", dist.log_prob)
-    return score(action)
+    # of the class whose log_prob counts: a subclass may override that one alone
+    own = next(kind for kind in type(dist).__mro__ if "log_prob" in vars(kind))
+    score: Any = vars(own).get("_score")
+    return dist.log_prob(action) if score is None else score(dist, action)
 
 
 _RULES = {

@@ -159,7 +159,11 @@ class MaskedMultiCategorical(ChoiceDistribution):
         check_value_shape(value, self.batch_shape + self.event_shape, self.names)
         if self.validates:
             check_range(value, self._layout.width, self.names)
-        return self._score_packed(self._scores, value)
+        option = value.long()
+        inside = torch.minimum(option, self._layout.last).clamp_min(0)
+        log_prob = self._scores.log_prob(inside + self._layout.start)
+        # an option beyond its dimension would alias one of the next: it is illegal instead
+        return log_prob.masked_fill((inside != option).any(-1), -torch.inf)
 
     def _score(self, value: Tensor) -> Tensor:
         """Log-probability of options that were drawn here: nothing is checked again."""
@@ -167,13 +171,6 @@ class MaskedMultiCategorical(ChoiceDistribution):
         if scores is None:
             return score_draw(self.base, value).sum(-1)
         return scores.log_prob(value.long() + self._layout.start)
-
-    def _score_packed(self, scores: Scores, value: Tensor) -> Tensor:
-        option = value.long()
-        inside = torch.minimum(option, self._layout.last).clamp_min(0)
-        log_prob = scores.log_prob(inside + self._layout.start)
-        # an option beyond its dimension would alias one of the next: it is illegal instead
-        return log_prob.masked_fill((inside != option).any(-1), -torch.inf)
 
     def entropy(self) -> Tensor:
         """Entropy over the legal choices in nats, ``[*B]``."""

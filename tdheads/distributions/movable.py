@@ -14,22 +14,13 @@ T = TypeVar("T", bound="Movable")
 
 
 class Movable:
-    """Adds ``to(device)`` to a distribution, and ``score_draw``.
-
-    That is ``_score``, the log-prob without a look at the value, of the class whose ``log_prob``
-    counts; a class that writes a ``log_prob`` and no ``_score`` means what it wrote.
+    """Adds ``to(device)`` to a distribution.
 
     Example:
         >>> from tdheads import MaskedCategorical
         >>> MaskedCategorical(torch.zeros(2, 3)).to("cpu").logits.device
         device(type='cpu')
     """
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Let ``score_draw`` go with the ``log_prob`` of the class."""
-        super().__init_subclass__(**options)
-        if "log_prob" in vars(cls):
-            cls.score_draw = vars(cls).get("_score", vars(cls)["log_prob"])  # type: ignore[attr-defined]
 
     def to(self: T, device: torch.device | str) -> T:
         """Return the distribution with all of its tensors on ``device``; it is a new value."""

@@ -204,11 +204,8 @@ class Head(ProbabilisticTensorDictModule):
         how = None
         if _requires_sample:
             how = interaction_type() or self.default_interaction_type
-        if self.generator is None:
+        with drawing_from(self.generator):
             dists, actions, params = self.act(tensordict, how)
-        else:
-            with drawing_from(self.generator):
-                dists, actions, params = self.act(tensordict, how)
         for key, log_prob_key in zip(self._out_keys, self._log_prob_keys, strict=True):
             dist, action = dists[key], actions[key]
             write(out, key, action)

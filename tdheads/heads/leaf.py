@@ -82,7 +82,6 @@ class LeafHead(Head):
         self.dtype = dtype
         self.validate = validate
         self.dependence = Dependence.of(action_key, when, mask_given, after, enumerate_parents)
-        self._parents = self.dependence.parents
         check_parameters(parameters, self.dependence.after, self.param_keys)
         # the composite registers it, once
         self.__dict__["parameters_module"] = parameters
@@ -116,9 +115,9 @@ class LeafHead(Head):
 
     def get_dist(self, tensordict: TensorDictBase) -> Distribution:
         """Build the distribution of the action; a missing parameter or mask is an error."""
-        if self._parents:
+        if self.dependence.parents:
             raise ValueError(
-                f"{show(self.action_key)}: it depends on {list(self._parents)}; put them"
+                f"{show(self.action_key)}: it depends on {list(self.dependence.parents)}; put them"
                 " into one CompositeHead, parents first"
             )
         params = {name: self.read_param(tensordict, name) for name in self.param_keys}

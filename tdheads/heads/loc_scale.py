@@ -108,11 +108,10 @@ class LocScaleHead(LeafHead):
     def _loc_scale(self, loc: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
         raw = self.raw_scale if scale is None else scale
         assert raw is not None
-        if self.validate and eager() and any_nan(loc, raw if scale is None else scale):
+        if self.validate and eager() and any_nan(loc, raw):
             todo = "look at the network that wrote it"
-            for name, value in {"loc": loc, "scale": scale}.items():
-                if value is not None:
-                    check_finite(value, {**self.param_keys, **self.own_keys}[name], todo)
+            for name, value in {"loc": loc, "scale": raw}.items():
+                check_finite(value, {**self.param_keys, **self.own_keys}[name], todo)
         mapped = self.scale_mapping(upcast(raw))
         if not self._bounded:
             mapped = mapped.clamp_min(self.scale_lb)

@@ -46,17 +46,11 @@ class SplitParams(nn.Module):
             todo = "the last dim of the network's output is head.num_params"
             raise shape_error(self.in_key, f"[..., {self.width}]", raw, todo)
         parts = torch.split_with_sizes(raw, self.sizes, -1)
-        return (
-            parts
-            if self.flat
-            else tuple(
-                part
-                if len(shape) == 1
-                else part.unflatten(-1, shape)
-                if shape
-                else part.squeeze(-1)
-                for part, shape in zip(parts, self.shapes, strict=True)
-            )
+        if self.flat:
+            return parts
+        return tuple(
+            part if len(shape) == 1 else part.unflatten(-1, shape) if shape else part.squeeze(-1)
+            for part, shape in zip(parts, self.shapes, strict=True)
         )
 
 

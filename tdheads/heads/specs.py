@@ -98,8 +98,7 @@ def make_head(
     if not isinstance(observation_spec, (Composite, NoneType)):
         kind = type(observation_spec).__name__
         raise TypeError(f"observation_spec: expected the environment's Composite, got a {kind}")
-    leaves = dict(_action_leaves(action_spec, observation_spec))
-    leaves = leaves if group is None else _inside(as_key(group, "group"), leaves, observation_spec)
+    leaves = _leaves_of(group, action_spec, observation_spec)
     if not leaves:
         raise ValueError(f"action_spec: expected an action, got none in {action_spec}")
     own = _own_options(leaf_options)
@@ -123,13 +122,19 @@ def make_head(
     return heads[0] if len(heads) == 1 else CompositeHead(*heads)
 
 
-def _inside(
-    group: NestedKey, leaves: dict[NestedKey, LeafSpec], observation_spec: Composite | None
+def _leaves_of(
+    group: NestedKey | None, spec: TensorSpec, around: Composite | None
 ) -> dict[NestedKey, LeafSpec]:
+    """Return the leaves of an action spec, or those inside of a group."""
+    leaves = dict(_action_leaves(spec, around))
+    if group is None:
+        return leaves
+    group = as_key(group, "group")
     prefix = as_path(group)
     found = {key: leaf for key, leaf in leaves.items() if as_path(key)[: len(prefix)] == prefix}
-    if not found and observation_spec is not None and group in observation_spec.keys(True):
-        # the group's part of the action spec, whose keys lack the name
+    own = around[group] if around is not None and group in around.keys(True) else None
+    part = isinstance(spec, Composite) and isinstance(own, Composite) and spec.shape == own.shape
+    if not found and part:  # the group's part of the action spec, whose keys lack the name
         return {as_key((*prefix, *as_path(key))): leaf for key, leaf in leaves.items()}
     if not found:
         raise ValueError(f"group: expected one that has actions, got {group!r} of {list(leaves)}")

@@ -10,6 +10,7 @@ from tdheads.arguments import check_number
 from tdheads.keys import NestedKey
 from tdheads.losses import functional as F
 from tdheads.losses.base import PolicyLoss
+from tdheads.losses.module import CLIP_NAMES
 from tdheads.losses.policy import PolicyRows, Terms
 from tdheads.losses.settings import number
 from tdheads.reduce import add
@@ -73,6 +74,10 @@ class ClipPPOLoss(PolicyLoss):
         tensor(1.)
     """
 
+    keyword_hints = {
+        **PolicyLoss.keyword_hints,
+        **dict.fromkeys(CLIP_NAMES, "it is clip_epsilon here"),
+    }
     settings = {
         **PolicyLoss.settings,
         **dict.fromkeys(

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 AUTO_LOSS_MASK_KEYS: tuple[NestedKey, ...] = (("collector", "mask"), SHIFTED_VALID)
 
 
+#: what other libraries call the epsilon of the clip
+CLIP_NAMES = ("clip_range", "clip_coef", "clip_param")
+
+
 class PolicyLossModule(SavedLossModule):
     """Networks, coefficients and keys of a policy-gradient loss with a critic.
 
@@ -54,7 +58,7 @@ class PolicyLossModule(SavedLossModule):
     keyword_hints = {
         **dict.fromkeys(("gamma", "lmbda"), "give it to loss.make_value_estimator(...)"),
         # what other libraries call it
-        **dict.fromkeys(("clip_range", "clip_coef", "clip_param"), "it is clip_epsilon here"),
+        **dict.fromkeys(CLIP_NAMES, "this loss does not clip the ratio, ClipPPOLoss does"),
         **dict.fromkeys(("clip_range_vf", "vf_clip_param"), "it is clip_value here"),
         **dict.fromkeys(("ent_coef", "entropy_cost"), "it is entropy_coeff here"),
         **dict.fromkeys(("vf_coef", "vf_loss_coeff"), "it is critic_coeff here"),

@@ -14,8 +14,7 @@ from tdheads.keys import NestedKey, as_path
 
 #: where TorchRL's estimators mark the rows that count, if they looked past the end of an episode
 SHIFTED_VALID = "shifted_valid"
-
-
+#: where a collector writes which trajectory a step is of
 TRAJECTORIES: NestedKey = ("collector", "traj_ids")
 
 

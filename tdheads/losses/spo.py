@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tdheads.losses import functional as F
 from tdheads.losses.base import PolicyLoss
+from tdheads.losses.module import CLIP_NAMES
 from tdheads.losses.policy import Terms
 from tdheads.losses.settings import positive
 
@@ -67,6 +68,10 @@ class SPOLoss(PolicyLoss):
         -2.0
     """
 
+    keyword_hints = {
+        **PolicyLoss.keyword_hints,
+        **dict.fromkeys(CLIP_NAMES, "it is epsilon here"),
+    }
     settings = {**PolicyLoss.settings, "epsilon": positive}
     _schedulable_buffers = frozenset({"epsilon"})
 
