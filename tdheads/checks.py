@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -10,8 +11,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 from torch import Tensor
 
+from tdheads.entries import read
 from tdheads.keys import NestedKey
-from tdheads.running import read
 
 MAX_ROWS = 5
 
@@ -178,7 +179,7 @@ def check_positive(x: Tensor, key: NestedKey, todo: str) -> None:
         )
 
 
-def any_nan(x: Tensor, *more: Tensor) -> bool:
+def any_nan(*tensors: Tensor) -> bool:
     """Whether there may be a ``nan``: one look at the device, which sees a few cases too many.
 
     Example:
@@ -186,10 +187,8 @@ def any_nan(x: Tensor, *more: Tensor) -> bool:
         True
     """
     # a sum is nan as soon as one term is: no bool tensor, in the usual good case
-    total = (x.detach() if x.requires_grad else x).sum()
-    for other in more:
-        total = total + (other.detach() if other.requires_grad else other).sum()
-    return math.isnan(total)
+    sums = [(x.detach() if x.requires_grad else x).sum() for x in tensors]
+    return math.isnan(functools.reduce(torch.add, sums))
 
 
 def check_finite(x: Tensor, key: NestedKey, todo: str) -> None:

@@ -10,9 +10,10 @@ import torch
 from tensordict import TensorDictBase
 
 from tdheads.checks import show
-from tdheads.groups import GroupLosses, with_signals
+from tdheads.groups import GroupLosses
 from tdheads.keys import NestedKey
 from tdheads.losses import PolicyLoss
+from tdheads.signals import with_signals
 from tdheads.symptoms import CHECKS, ERROR, Batch
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
-from torch import Tensor, nn
+from torch import nn
 
-from tdheads.checks import missing, shape_error, show
+from tdheads.checks import show
 from tdheads.keys import NestedKey, as_key, as_path
 from tdheads.losses import ClipPPOLoss, PolicyLoss
 from tdheads.losses.estimators import is_estimator
 from tdheads.reduce import add
+from tdheads.signals import SIGNALS, with_signals
 
-SIGNALS = ("reward", "done", "terminated")
 TERMS = ("loss_objective", "loss_entropy", "loss_critic")
 
 
@@ -160,45 +160,6 @@ class GroupLosses(TensorDictModuleBase):
 def _entry(group: str) -> str:
     # a prefix: a module has attributes that a group may be called like, and no dot in a name
     return "group_" + group.replace(".", "/")
-
-
-def with_signals(td: TensorDictBase, loss: PolicyLoss, *, lenient: bool = False) -> TensorDictBase:
-    """Return a copy of the batch in which reward, done and terminated are there for the group.
-
-    One that is not is that of the root, under the last part of its key, given to each agent. If it
-    is neither the group's nor the root's that is an error, unless ``lenient``.
-
-    Shapes: ``[*B, 1]`` -> ``[*B, agents, 1]``.
-    """
-    td = td.copy()
-    if td.get("next", None) is None:
-        return td
-    for name in SIGNALS:
-        key = as_path(getattr(loss.tensor_keys, name))
-        nested = td.get(("next", *key), None)
-        if nested is not None or len(key) == 1:
-            continue
-        signal = td.get(("next", key[-1]), None)
-        if signal is None:
-            if lenient or name == "terminated":  # done is taken for it
-                continue
-            todo = f"give it for the group, or for all at {('next', key[-1])!r}"
-            raise missing(("next", *key), td, todo)
-        td.set(("next", *key), _to_agents(signal, td, key))
-    return td
-
-
-def _to_agents(signal: Tensor, td: TensorDictBase, key: tuple[str, ...]) -> Tensor:
-    group = ("next", *key[:-1])
-    if td.get(group, None) is None:  # with observations of the root only the action is the group's
-        td.set(group, TensorDict({}, td.get(key[:-1], td).batch_size))
-    shape = td.get(group).batch_size
-    own = td.batch_size
-    if signal.shape != (*own, 1):
-        todo = "one per row of the batch, with a trailing dim of size 1"
-        raise shape_error(("next", key[-1]), (*own, 1), signal, todo)
-    agents = len(shape) - len(own)
-    return signal.reshape((*own, *[1] * agents, 1)).expand(*shape, 1)
 
 
 def make_group_losses(

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
-
-Key = TypeVar("Key")
 
 
 def add(terms: Iterable[Tensor]) -> Tensor:
@@ -85,16 +82,16 @@ def masked_mean(x: Tensor, valid: Tensor | None) -> Tensor:
     return masked_sum(x, valid) / valid.sum().clamp_min(1)
 
 
-def masked_means(rows: Mapping[Key, Tensor], valid: Tensor | None) -> Tensor:
+def masked_means(rows: Sequence[Tensor], valid: Tensor | None) -> Tensor:
     """Mean of each entry as :func:`masked_mean` takes it, all in one pass.
 
     Shapes: every entry and ``valid`` ``[*B]`` -> ``[entries]``.
 
     Example:
-        >>> masked_means({"a": torch.tensor([1.0, 3.0]), "b": torch.zeros(2)}, None)
+        >>> masked_means([torch.tensor([1.0, 3.0]), torch.zeros(2)], None)
         tensor([2., 0.])
     """
-    stacked = torch.stack(list(rows.values()))
+    stacked = torch.stack(tuple(rows))
     if stacked.ndim != 2:
         stacked = stacked.reshape(len(rows), -1)
     if valid is not None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import (
     TensorDictModule,
@@ -18,7 +17,7 @@ from tensordict.nn.utils import skip_existing
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
-from tdheads.keys import NestedKey, as_path
+from tdheads.entries import read, write
 
 #: attributes with which a module does something else than to call its network
 _CHANGED = ("method", "method_kwargs", "_get_kwargs", "strict", "forward")
@@ -50,68 +49,6 @@ def _run(module: Any, td: TensorDictBase) -> TensorDictBase:
                 td = _run(part, td)
             return td
     return module(td)
-
-
-def read(td: TensorDictBase, key: NestedKey) -> Any:
-    """Return ``td.get(key, None)``.
-
-    Example:
-        >>> read(TensorDict({"x": 1}), "y") is None
-        True
-    """
-    return td._get_str(key, None) if type(key) is str else td.get(key, None)
-
-
-def write(td: TensorDictBase, key: NestedKey, value: Tensor) -> None:
-    """Do ``td.set(key, value)``, at once where nothing has to be converted or refused.
-
-    Example:
-        >>> td = TensorDict({}, [2])
-        >>> write(td, "x", Tensor([1, 2]))
-        >>> td["x"]
-        tensor([1., 2.])
-    """
-    if type(td) is TensorDict and type(value) is Tensor and type(key) is str:
-        size, device = td.batch_size, td.device
-        fits = value.shape[: len(size)] == size and device in (None, value.device)
-        if fits:
-            td._set_str(key, value, validated=True, inplace=False, non_blocking=False)
-            return
-    td.set(key, value)
-
-
-def shallow_copy(td: TensorDictBase) -> TensorDictBase:
-    """Return ``td.copy()``: the same tensors in tensordicts that can be written to.
-
-    Example:
-        >>> td = TensorDict({"x": torch.zeros(2), "in": {"y": torch.zeros(2)}}, [2])
-        >>> shallow_copy(td).update({"x": torch.ones(2)})["x"], td["x"]
-        (tensor([1., 1.]), tensor([0., 0.]))
-    """
-    if type(td) is not TensorDict or td._has_names() or torch.compiler.is_compiling():
-        return td.copy()
-    entries = {k: v if isinstance(v, Tensor) else shallow_copy(v) for k, v in td.items()}
-    return TensorDict._new_unsafe(entries, batch_size=td.batch_size, device=td.device)
-
-
-def packed(entries: Mapping[NestedKey, Tensor]) -> TensorDict:
-    """Return a tensordict without batch dims of these entries.
-
-    Example:
-        >>> packed({"loss": torch.zeros(()), ("leaf", "kl"): torch.ones(())})["leaf", "kl"]
-        tensor(1.)
-    """
-    nested: dict[str, Any] = {}
-    for key, value in entries.items():
-        if isinstance(key, str):
-            nested[key] = value
-            continue
-        path = as_path(key)
-        inner = nested
-        for part in path[:-1]:
-            inner = inner.setdefault(part, {})
-        inner[path[-1]] = value
-    return TensorDict._new_unsafe(nested, batch_size=torch.Size())
 
 
 def dispatched(forward: Callable[..., Any], *, auto_batch_size: bool = True) -> Callable[..., Any]:

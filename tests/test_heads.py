@@ -678,3 +678,11 @@ def test_parts_of_the_network_that_draw_are_told_how_the_head_does() -> None:
     with set_exploration_type(ExplorationType.MODE):
         actor(TensorDict({"observation": torch.zeros(2, 4)}, [2]))
     assert told == [InteractionType.RANDOM, InteractionType.MODE]
+
+
+def test_nan_of_a_free_scale_is_named() -> None:
+    head = NormalHead("force", free_scale=True)
+    with torch.no_grad():
+        head.raw_scale.fill_(torch.nan)
+    with pytest.raises(ValueError, match="'force_scale': nan in"):
+        head(TensorDict({"force_loc": torch.zeros(2, 1)}, [2]))

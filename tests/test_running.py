@@ -10,7 +10,8 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential, set_skip_existing
 from torch import Tensor, nn
 
-from tdheads.running import packed, read, run, shallow_copy, write
+from tdheads.entries import packed, read, shallow_copy, write
+from tdheads.running import run
 
 
 def two(x: Tensor) -> tuple[Tensor, Tensor]:

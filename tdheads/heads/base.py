@@ -21,10 +21,11 @@ from torch.distributions import Distribution
 from tdheads.arguments import check_class, check_flag, check_keywords
 from tdheads.checks import check_options, require
 from tdheads.distributions.draw import score_draw
+from tdheads.entries import write
 from tdheads.heads.projection import check_features, make_projection, make_split
 from tdheads.heads.seeding import drawing_from
 from tdheads.keys import LOG_PROB, NestedKey, as_key, suffixed
-from tdheads.running import dispatched, write
+from tdheads.running import dispatched
 
 if TYPE_CHECKING:
     from typing_extensions import Self

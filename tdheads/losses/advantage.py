@@ -10,11 +10,11 @@ from torch import Tensor
 from torchrl.modules import set_recurrent_mode
 
 from tdheads.checks import require, require_float, require_tensor, shape_error, show
+from tdheads.entries import shallow_copy
 from tdheads.keys import NestedKey, as_key, as_path
 from tdheads.losses import functional as F
 from tdheads.losses.buffers import move
 from tdheads.losses.rows import SHIFTED_VALID, Valid, both, clean_inputs, find_valid
-from tdheads.running import shallow_copy
 
 if TYPE_CHECKING:
     from tdheads.losses.module import PolicyLossModule
@@ -72,11 +72,7 @@ def _harmless(loss: PolicyLossModule, td: TensorDictBase) -> TensorDictBase:
     An estimator runs backwards over time, and multiplies what comes after an end by 0: nan stays.
     """
     keys = loss.tensor_keys
-    acting = loss._valid(td)
-    # the forward asks for it
-    alive = None if keys.alive is None else find_valid(td, (keys.alive,))
-    if alive is not None:
-        acting = alive if acting is None else both(acting, alive, as_key(keys.alive))
+    acting = loss._acting(td, loss._valid(td), required=False)  # the forward asks for it
     if acting is None:
         return td
     inputs = [as_key(key) for key in (*loss.critic_network.in_keys, keys.value)]
@@ -84,7 +80,7 @@ def _harmless(loss: PolicyLossModule, td: TensorDictBase) -> TensorDictBase:
     td = clean_inputs(td, acting, [*inputs, *map(as_key, loss.actor_network.in_keys)])
     after = acting._replace(group=("next", *acting.group))
     td = clean_inputs(td, after, [_next(keys.reward)])
-    alive = None if alive is None else find_valid(td, (_next(keys.alive),))
+    alive = None if keys.alive is None else find_valid(td, (_next(keys.alive),))
     if alive is not None:
         after = both(after, alive, _next(keys.alive))
     td = clean_inputs(td, after, map(_next, inputs))

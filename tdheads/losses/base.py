@@ -9,6 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdheads.checks import eager
+from tdheads.entries import packed
 from tdheads.keys import ENTROPY, NestedKey, as_path, suffixed
 from tdheads.losses import functional as F
 from tdheads.losses.adapter import leaf_entropies
@@ -17,7 +18,7 @@ from tdheads.losses.critic import CriticLossModule, Figures
 from tdheads.losses.policy import PolicyRows, Terms, policy_rows
 from tdheads.losses.rows import check_order
 from tdheads.reduce import add, masked_max, masked_means, sum_leaves
-from tdheads.running import dispatched, packed
+from tdheads.running import dispatched
 
 
 class PolicyLoss(CriticLossModule):
@@ -153,8 +154,8 @@ class PolicyLoss(CriticLossModule):
             log_ratio = log_ratio + rows.log_weight
         ratio = F.ratio(log_ratio)
         means = {**kl, "mean_ratio": ratio, **self._variant_rows(rows), **entropies}
-        found = masked_means(means, valid)
-        found[: len(kl)].neg_()
+        found = masked_means(list(means.values()), valid)
+        found[: len(kl)].neg_()  # the first ones are log-ratios
         out.update(zip(means, found.unbind(), strict=True))
         out["ESS"] = F.effective_sample_size(ratio, valid)
         out["max_ratio"] = masked_max(ratio, valid)

@@ -10,9 +10,8 @@ from tdheads.arguments import check_number
 from tdheads.keys import NestedKey
 from tdheads.losses import functional as F
 from tdheads.losses.base import PolicyLoss
-from tdheads.losses.module import CLIP_NAMES
 from tdheads.losses.policy import PolicyRows, Terms
-from tdheads.losses.settings import number
+from tdheads.losses.settings import CLIP_NAMES, number
 from tdheads.reduce import add
 
 

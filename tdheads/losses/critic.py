@@ -10,13 +10,14 @@ from torch import Tensor
 from torchrl.objectives.utils import distance_loss
 
 from tdheads.checks import check_float, eager, missing, require, shape_error, show
+from tdheads.entries import shallow_copy
 from tdheads.keys import NestedKey, as_path
 from tdheads.losses import functional as F
 from tdheads.losses.buffers import move
 from tdheads.losses.module import PolicyLossModule
 from tdheads.losses.rows import Valid
 from tdheads.reduce import masked_mean, masked_sum, mean_leaves, sum_leaves
-from tdheads.running import run, shallow_copy
+from tdheads.running import run
 
 #: what a loss writes: key -> tensor
 Figures = dict[NestedKey, Tensor]

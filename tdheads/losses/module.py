@@ -28,6 +28,7 @@ from tdheads.losses.estimators import (
     is_recurrent,
 )
 from tdheads.losses.rows import SHIFTED_VALID, Valid, both, clean_inputs, fill, find_valid
+from tdheads.losses.settings import FOREIGN_NAMES
 
 if TYPE_CHECKING:
     from torchrl.modules import ValueNorm
@@ -36,10 +37,6 @@ if TYPE_CHECKING:
 #: the validity masks that TorchRL writes: where it pads slices of a replay buffer, and where an
 #: estimator looked past the end of an episode
 AUTO_LOSS_MASK_KEYS: tuple[NestedKey, ...] = (("collector", "mask"), SHIFTED_VALID)
-
-
-#: what other libraries call the epsilon of the clip
-CLIP_NAMES = ("clip_range", "clip_coef", "clip_param")
 
 
 class PolicyLossModule(SavedLossModule):
@@ -57,12 +54,7 @@ class PolicyLossModule(SavedLossModule):
     #: what to do instead of a keyword that TorchRL's losses had
     keyword_hints = {
         **dict.fromkeys(("gamma", "lmbda"), "give it to loss.make_value_estimator(...)"),
-        # what other libraries call it
-        **dict.fromkeys(CLIP_NAMES, "this loss does not clip the ratio, ClipPPOLoss does"),
-        **dict.fromkeys(("clip_range_vf", "vf_clip_param"), "it is clip_value here"),
-        **dict.fromkeys(("ent_coef", "entropy_cost"), "it is entropy_coeff here"),
-        **dict.fromkeys(("vf_coef", "vf_loss_coeff"), "it is critic_coeff here"),
-        "gae_lambda": "give lmbda to loss.make_value_estimator(...)",
+        **FOREIGN_NAMES,
         **{f"{name}_key": f"loss.set_keys({name}=...)" for name in KeyedLossModule.names()},
     }
 
@@ -202,12 +194,15 @@ class PolicyLossModule(SavedLossModule):
         todo = "it is the loss_mask_key: store it, or set it to None"
         return find_valid(td, (key,), required=todo)
 
-    def _acting(self, td: TensorDictBase, valid: Valid | None) -> Valid | None:
+    def _acting(
+        self, td: TensorDictBase, valid: Valid | None, *, required: bool = True
+    ) -> Valid | None:
         """Return the rows that count for the policy's terms: those of agents that are alive."""
         key = self.tensor_keys.alive
         if key is None:
             return valid
         todo = "it says which agents act (set_keys(alive=...)): store it, or set it to None"
+        todo = todo if required else ""
         alive = find_valid(td, (key,), required=todo)
         return alive if valid is None or alive is None else both(valid, alive, key)
 

@@ -112,3 +112,15 @@ def check_known(cls: type, settings: Mapping[str, Check], name: str, value: Any)
     message = unknown_name(f"{cls.__name__}: no coefficient", name, settings)
     if "did you mean" in message or name in COEFFICIENTS:
         raise AttributeError(message)
+
+
+#: what other libraries call the epsilon of the clip
+CLIP_NAMES = ("clip_range", "clip_coef", "clip_param")
+#: keyword of another library -> what to do instead
+FOREIGN_NAMES = {
+    **dict.fromkeys(CLIP_NAMES, "this loss does not clip the ratio, ClipPPOLoss does"),
+    **dict.fromkeys(("clip_range_vf", "vf_clip_param"), "it is clip_value here"),
+    **dict.fromkeys(("ent_coef", "entropy_cost"), "it is entropy_coeff here"),
+    **dict.fromkeys(("vf_coef", "vf_loss_coeff"), "it is critic_coeff here"),
+    "gae_lambda": "give lmbda to loss.make_value_estimator(...)",
+}

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from tdheads.losses import functional as F
 from tdheads.losses.base import PolicyLoss
-from tdheads.losses.module import CLIP_NAMES
 from tdheads.losses.policy import Terms
-from tdheads.losses.settings import positive
+from tdheads.losses.settings import CLIP_NAMES, positive
 
 
 def quadratic_surrogate(

@@ -1,0 +1,71 @@
+"""Entries of a tensordict, without the conversions that tensordict tries at each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from tdheads.keys import NestedKey
+
+
+def read(td: TensorDictBase, key: NestedKey) -> Any:
+    """Return ``td.get(key, None)``.
+
+    Example:
+        >>> read(TensorDict({"x": 1}), "y") is None
+        True
+    """
+    return td._get_str(key, None) if type(key) is str else td.get(key, None)
+
+
+def write(td: TensorDictBase, key: NestedKey, value: Tensor) -> None:
+    """Do ``td.set(key, value)``, at once where nothing has to be converted or refused.
+
+    Example:
+        >>> td = TensorDict({}, [2])
+        >>> write(td, "x", Tensor([1, 2]))
+        >>> td["x"]
+        tensor([1., 2.])
+    """
+    if type(td) is TensorDict and type(value) is Tensor and type(key) is str:
+        size, device = td.batch_size, td.device
+        fits = value.shape[: len(size)] == size and device in (None, value.device)
+        if fits:
+            td._set_str(key, value, validated=True, inplace=False, non_blocking=False)
+            return
+    td.set(key, value)
+
+
+def shallow_copy(td: TensorDictBase) -> TensorDictBase:
+    """Return ``td.copy()``: the same tensors in tensordicts that can be written to.
+
+    Example:
+        >>> td = TensorDict({"x": torch.zeros(2), "in": {"y": torch.zeros(2)}}, [2])
+        >>> shallow_copy(td).update({"x": torch.ones(2)})["x"], td["x"]
+        (tensor([1., 1.]), tensor([0., 0.]))
+    """
+    if type(td) is not TensorDict or td._has_names() or torch.compiler.is_compiling():
+        return td.copy()
+    entries = {k: v if isinstance(v, Tensor) else shallow_copy(v) for k, v in td.items()}
+    return TensorDict._new_unsafe(entries, batch_size=td.batch_size, device=td.device)
+
+
+def packed(entries: Mapping[NestedKey, Tensor]) -> TensorDict:
+    """Return a tensordict without batch dims of these entries.
+
+    Example:
+        >>> packed({"loss": torch.zeros(()), ("leaf", "kl"): torch.ones(())})["leaf", "kl"]
+        tensor(1.)
+    """
+    nested: dict[str, Any] = {}
+    for key, value in entries.items():
+        *groups, last = (key,) if isinstance(key, str) else key
+        inner = nested
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[last] = value
+    return TensorDict._new_unsafe(nested, batch_size=torch.Size())
