@@ -52,8 +52,8 @@ def score_draw(dist: Distribution, action: Tensor) -> Tensor:
     """
     # of the class whose log_prob counts: a subclass may override that one alone
     own = next(kind for kind in type(dist).__mro__ if "log_prob" in vars(kind))
-    score: Any = vars(own).get("_score")
-    return dist.log_prob(action) if score is None else score(dist, action)
+    score: Any = getattr(own, "_score" if "_score" in vars(own) else "log_prob")
+    return score(dist, action)
 
 
 _RULES = {
