@@ -24,7 +24,7 @@ def eager() -> bool:
         >>> eager()
         True
     """
-    return not torch.compiler.is_compiling() and not transformed()
+    return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is None
 
 
 def transformed() -> bool:
@@ -34,10 +34,8 @@ def transformed() -> bool:
         >>> torch.vmap(lambda x: x + transformed())(torch.zeros(2))
         tensor([1., 1.])
     """
-    if torch.compiler.is_compiling():
-        return False
     # torch has no public way to ask
-    return torch._C._functorch.maybe_current_level() is not None
+    return not (torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is None)
 
 
 def show(key: Any) -> str:
@@ -109,7 +107,9 @@ def require_tensor(td: TensorDictBase, key: NestedKey, todo: str) -> Tensor:
         >>> require_tensor(TensorDict({"action": torch.zeros(3)}), "action", "run the actor").shape
         torch.Size([3])
     """
-    value = require(td, key, todo)
+    value = read(td, key) if type(td) is TensorDict else None
+    if value is None:
+        value = require(td, key, todo)
     if not isinstance(value, Tensor):
         raise TypeError(f"{show(key)}: expected a tensor, got a {type(value).__name__}; {todo}")
     return value
@@ -186,9 +186,19 @@ def any_nan(*tensors: Tensor) -> bool:
         >>> any_nan(torch.zeros(3), torch.tensor(float("nan")))
         True
     """
-    # a sum is nan as soon as one term is: no bool tensor, in the usual good case
-    sums = [(x.detach() if x.requires_grad else x).sum() for x in tensors]
-    return math.isnan(functools.reduce(torch.add, sums))
+    return math.isnan(total(*tensors))
+
+
+def total(*tensors: Tensor) -> Tensor:
+    """Sum of all numbers: ``nan`` or infinite as soon as one is, without a bool tensor.
+
+    Example:
+        >>> total(torch.ones(3), torch.tensor([1.0, 2.0]))
+        tensor(6.)
+    """
+    return functools.reduce(
+        torch.add, [(x.detach() if x.requires_grad else x).sum() for x in tensors]
+    )
 
 
 def check_finite(x: Tensor, key: NestedKey, todo: str) -> None:

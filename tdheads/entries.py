@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -19,25 +19,30 @@ def read(td: TensorDictBase, key: NestedKey) -> Any:
         >>> read(TensorDict({"x": 1}), "y") is None
         True
     """
-    return td._get_str(key, None) if type(key) is str else td.get(key, None)
+    if type(key) is str:
+        return td._get_str(key, None)
+    # most often there is nothing of the kind, which a plain tensordict says at a glance
+    absent = type(td) is TensorDict and type(key) is tuple and key[0] not in td._tensordict
+    return None if absent else td.get(key, None)
 
 
-def write(td: TensorDictBase, key: NestedKey, value: Tensor) -> None:
-    """Do ``td.set(key, value)``, at once where nothing has to be converted or refused.
+def write(td: TensorDictBase, entries: Iterable[tuple[NestedKey, Any]]) -> None:
+    """Do ``td.set(key, value)`` of each, at once where nothing has to be converted or refused.
 
     Example:
         >>> td = TensorDict({}, [2])
-        >>> write(td, "x", Tensor([1, 2]))
+        >>> write(td, [("x", Tensor([1, 2]))])
         >>> td["x"]
         tensor([1., 2.])
     """
-    if type(td) is TensorDict and type(value) is Tensor and type(key) is str:
-        size, device = td.batch_size, td.device
-        fits = value.shape[: len(size)] == size and device in (None, value.device)
-        if fits:
+    plain, size, device = type(td) is TensorDict, td.batch_size, td.device
+    ndim = len(size)
+    for key, value in entries:
+        simple = plain and type(value) is Tensor and type(key) is str
+        if simple and value.shape[:ndim] == size and device in (None, value.device):
             td._set_str(key, value, validated=True, inplace=False, non_blocking=False)
-            return
-    td.set(key, value)
+        else:
+            td.set(key, value)
 
 
 def shallow_copy(td: TensorDictBase) -> TensorDictBase:

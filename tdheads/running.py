@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from types import NoneType
 from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
@@ -35,18 +36,36 @@ def run(module: TensorDictModuleBase, td: TensorDictBase) -> TensorDictBase:
         >>> run(double, TensorDict({"x": torch.ones(1)}))["y"]
         tensor([2.])
     """
-    return module(td) if skip_existing() or _has_any_global_hook() else _run(module, td)
+    return module(td) if is_watched() else run_parts(module, td)
 
 
-def _run(module: Any, td: TensorDictBase) -> TensorDictBase:
+def is_watched() -> bool:
+    """Whether something is asked of every call of a module.
+
+    Example:
+        >>> is_watched()
+        False
+    """
+    return bool(skip_existing() or _has_any_global_hook())
+
+
+def run_parts(module: Any, td: TensorDictBase) -> TensorDictBase:
+    """Do what :func:`run` does, where nothing is asked of every call of a module.
+
+    Example:
+        >>> import torch
+        >>> double = TensorDictModule(lambda x: 2 * x, ["x"], ["y"])
+        >>> run_parts(double, TensorDict({"x": torch.ones(1)}))["y"]
+        tensor([2.])
+    """
     if not _hooked(module):
         if _is_plain(module):
             inputs = [read(td, key) for key in module.in_keys]
-            if all(value is not None for value in inputs):
-                return _write(td, module.out_keys, module.module(*inputs))
+            if NoneType not in map(type, inputs):
+                return _write(td, module.out_keys, _inner(module)(*inputs))
         elif is_plain_sequence(module):
             for part in parts_of(module):
-                td = _run(part, td)
+                td = run_parts(part, td)
             return td
     return module(td)
 
@@ -84,10 +103,19 @@ def _write(td: TensorDictBase, keys: list[Any], found: Any) -> TensorDictBase:
     named = not isinstance(found, (Tensor, tuple)) and hasattr(found, "keys")
     if named and all(key in found for key in keys):
         values = tuple(found.get(key) for key in keys)
+    entries = []
     for key, value in zip(keys, values, strict=True):
         if key != "_":
-            write(td, key, value if isinstance(value, Tensor) else TensorDict.from_any(value))
+            is_entry = isinstance(value, Tensor)
+            entries.append((key, value if is_entry else TensorDict.from_any(value)))
+    write(td, entries)
     return td
+
+
+def _inner(module: Any) -> Any:
+    """Return ``module.module``, for which tensordict looks in many places."""
+    inner = module._modules.get("module")
+    return module.module if inner is None else inner
 
 
 def _inherits(module: Any, base: type, *methods: str) -> bool:
@@ -132,5 +160,4 @@ def parts_of(sequence: Any) -> Iterable[Any]:
         >>> len(list(parts_of(TensorDictSequential(TensorDictModule(nn.Tanh(), ["x"], ["y"])))))
         1
     """
-    modules = sequence.module
-    return modules.values() if isinstance(modules, nn.ModuleDict) else modules
+    return _inner(sequence)._modules.values()  # a list or a dict, which take long to say it

@@ -96,7 +96,7 @@ def test_a_missing_entry_is_an_error_of_tensordict() -> None:
 def test_write_is_set(key: Any) -> None:
     td, other = batch(), batch()
     value = torch.ones(3, 2)
-    write(td, key, value)
+    write(td, [(key, value)])
     assert td.get(key) is value
     assert read(td, key) is value
     assert set(td.keys(True, True)) == set(other.set(key, value).keys(True, True))
@@ -104,16 +104,16 @@ def test_write_is_set(key: Any) -> None:
 
 def test_write_refuses_what_set_refuses() -> None:
     with pytest.raises(RuntimeError, match="batch dimension mismatch"):
-        write(batch(), "y", torch.ones(2))
+        write(batch(), [("y", torch.ones(2))])
     with pytest.raises(RuntimeError, match="batch dimension mismatch"):
-        write(batch(), "y", torch.ones(()))
+        write(batch(), [("y", torch.ones(()))])
     with pytest.raises(RuntimeError, match="locked"):
-        write(batch().lock_(), "y", torch.ones(3))
+        write(batch().lock_(), [("y", torch.ones(3))])
 
 
 def test_write_converts_what_set_converts() -> None:
     td = batch().to("meta")
-    write(td, "y", torch.ones(3))
+    write(td, [("y", torch.ones(3))])
     assert td["y"].device.type == "meta"
 
 

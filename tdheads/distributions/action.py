@@ -28,9 +28,8 @@ def check_leaves(leaves: Any) -> None:
     Example:
         >>> check_leaves({"action": torch.distributions.Normal(0.0, 1.0)})
     """
-    if not isinstance(leaves, (dict, Mapping)) or not all(
-        isinstance(dist, Distribution) for dist in leaves.values()
-    ):
+    named = isinstance(leaves, (dict, Mapping))
+    if not named or not all(isinstance(dist, Distribution) for dist in leaves.values()):
         raise TypeError(
             f"ActionDistribution: expected a mapping leaf key -> distribution, got {leaves!r}"
         )
@@ -47,6 +46,26 @@ def check_batch_size(batch_size: Any) -> None:
     listed = isinstance(batch_size, (tuple, list))
     if not listed or not all(not isinstance(n, (str, float)) for n in batch_size):
         raise TypeError(f"batch_size: expected a tuple of integers, got {batch_size!r}")
+
+
+def common_rows(leaves: Mapping[NestedKey, Distribution]) -> torch.Size:
+    """Return the batch shape of all leaves.
+
+    Raises:
+        ValueError: for leaves with different ones.
+
+    Example:
+        >>> common_rows({"action": torch.distributions.Normal(torch.zeros(3), 1.0)})
+        torch.Size([3])
+    """
+    first, *others = [dist.batch_shape for dist in leaves.values()]
+    if all(shape == first for shape in others):
+        return first
+    named = {key: list(dist.batch_shape) for key, dist in leaves.items()}
+    raise ValueError(
+        f"the leaves of one action need one log-prob per row, got batch shapes {named};"
+        " give every leaf the same batch dims, or use one head and one loss per group"
+    )
 
 
 class ActionDistribution(Movable, CompositeDistribution):
@@ -80,20 +99,16 @@ class ActionDistribution(Movable, CompositeDistribution):
         batch_size: Any = torch.Size(),
     ) -> None:
         check_leaves(leaves)
-        self.dists = {as_key(key, "ActionDistribution"): dist for key, dist in leaves.items()}
+        self.dists = {
+            key if type(key) is str else as_key(key, "ActionDistribution"): dist
+            for key, dist in leaves.items()
+        }
         if len(self.dists) != len(leaves):
             raise ValueError(f"ActionDistribution: expected each leaf once, got {list(leaves)}")
         if not isinstance(batch_size, torch.Size):
             check_batch_size(batch_size)
-        shapes = [dist.batch_shape for dist in self.dists.values()]
-        if any(shape != shapes[0] for shape in shapes):
-            named = {key: list(dist.batch_shape) for key, dist in self.dists.items()}
-            raise ValueError(
-                f"the leaves of one action need one log-prob per row, got batch shapes {named};"
-                " give every leaf the same batch dims, or use one head and one loss per group"
-            )
         #: batch shape ``[*B]`` of every leaf, which may have more dims than the tensordict
-        self.row_shape = shapes[0]
+        self.row_shape = common_rows(self.dists)
         self.log_prob_key = None
         self.entropy_key = None
         Distribution.__init__(self, torch.Size(batch_size), validate_args=False)

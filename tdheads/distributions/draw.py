@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from tensordict.nn import InteractionType
 from torch import Tensor
 from torch.distributions import Distribution, Independent
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def deterministic(dist: Distribution) -> Tensor:
@@ -39,21 +42,36 @@ def random(dist: Distribution) -> Tensor:
     return dist.rsample() if dist.has_rsample else dist.sample()
 
 
-def score_draw(dist: Distribution, action: Tensor) -> Tensor:
-    """Return the log-prob of an action that ``draw`` returned, ``[*B]``.
+def looks_first(log_prob: F) -> F:
+    """Mark a ``log_prob`` that looks at what it is given, and then returns ``_score`` of it.
 
-    The same number as ``log_prob`` gives, which looks at what it is given first: a class that
-    defines ``_score`` beside its ``log_prob`` has that without the look.
+    Example:
+        >>> import torch
+        >>> class Certain(torch.distributions.Distribution):
+        ...     @looks_first
+        ...     def log_prob(self, value):
+        ...         raise ValueError("no action")
+        ...
+        ...     def _score(self, value):
+        ...         return 0 * value
+        >>> score_draw(Certain(), torch.ones(2))
+        tensor([0., 0.])
+    """
+    log_prob.looks_first = True  # type: ignore[attr-defined]
+    return log_prob
+
+
+def score_draw(dist: Distribution, action: Tensor) -> Tensor:
+    """Return the log-prob of an action that ``draw`` returned, ``[*B]``, without a look at it.
 
     Example:
         >>> import torch
         >>> score_draw(torch.distributions.Normal(torch.zeros(1), 1.0), torch.zeros(1))
         tensor([-0.9189])
     """
-    # of the class whose log_prob counts: a subclass may override that one alone
-    own = next(kind for kind in type(dist).__mro__ if "log_prob" in vars(kind))
-    score: Any = getattr(own, "_score" if "_score" in vars(own) else "log_prob")
-    return score(dist, action)
+    # the mark goes with the log_prob that counts: a subclass may override that one alone
+    unmarked = not getattr(type(dist).log_prob, "looks_first", False)
+    return dist.log_prob(action) if unmarked else dist._score(action)  # type: ignore[attr-defined]
 
 
 _RULES = {

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, kl_divergence, register_kl
 
-from tdheads.distributions.draw import deterministic, score_draw
+from tdheads.distributions.draw import deterministic, looks_first, score_draw
 from tdheads.distributions.inputs import check_value_shape
 from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
@@ -48,7 +48,13 @@ class IndependentLeaf(Movable, Independent):  # type: ignore[type-arg]  # torch 
     ) -> None:
         self.validates = validates
         self.names = names
-        super().__init__(base_distribution, reinterpreted_batch_ndims, validate_args=False)
+        base, ndim = base_distribution.batch_shape, reinterpreted_batch_ndims
+        if ndim > len(base):  # an error of torch's
+            super().__init__(base_distribution, ndim, validate_args=False)
+        self.base_dist, self.reinterpreted_batch_ndims = base_distribution, ndim
+        rows = len(base) - ndim
+        event = base[rows:] + base_distribution.event_shape
+        Distribution.__init__(self, base[:rows], event, validate_args=False)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> IndependentLeaf:
         """Return a view of the distribution with a larger batch shape."""
@@ -57,6 +63,7 @@ class IndependentLeaf(Movable, Independent):  # type: ignore[type-arg]  # torch 
         ndim = self.reinterpreted_batch_ndims
         return type(self)(base, ndim, validates=self.validates, names=self.names)
 
+    @looks_first
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-prob summed over the event dims, ``[*S, *B]``."""
         check_value_shape(value, self.batch_shape + self.event_shape, self.names)

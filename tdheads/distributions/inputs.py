@@ -59,7 +59,8 @@ def as_bool_mask(
     """Return the mask as bool after checking its shape (always) and its values (``checks``)."""
     if mask is None:
         return None
-    check_is_mask(mask, names)
+    if not isinstance(mask, Tensor):
+        check_is_mask(mask, names)
     if mask.shape != shape:
         todo = "one entry per row and choice; nothing is broadcast"
         raise shape_error(names.mask, shape, mask, todo)

@@ -10,6 +10,7 @@ from torch.distributions import Distribution, constraints, register_kl
 from torch.nn.functional import logsigmoid
 
 from tdheads.checks import check_finite, check_options, eager, rows_where, show
+from tdheads.distributions.draw import looks_first
 from tdheads.distributions.inputs import (
     as_bool_mask,
     check_value_shape,
@@ -20,6 +21,7 @@ from tdheads.distributions.inputs import (
 from tdheads.distributions.masked_categorical import check_same_choices
 from tdheads.distributions.movable import Movable
 from tdheads.keys import Names
+from tdheads.looks import look
 from tdheads.reduce import add, sum_event
 
 
@@ -75,10 +77,10 @@ class MaskedBernoulli(Movable, Distribution):
         mask = as_bool_mask(mask, scores.shape, names, self.validates)
         empty = None if mask is None else ~mask.any(-1)
         self.empty = None if on_empty == "error" else empty
-        self.logits = upcast(scores) if logits is not None else _log_odds(upcast(scores))
+        self.logits = given = upcast(scores) if logits is not None else _log_odds(upcast(scores))
         if self.validates:
             todo = "look at the network that wrote it; probs are numbers from 0 to 1"
-            check_finite(self.logits, names.params, todo)
+            look(lambda: check_finite(given, names.params, todo), given)
             self._check_rows(empty)
         if mask is not None:
             # a masked bit is 0 for certain, and gets no gradient
@@ -139,6 +141,7 @@ class MaskedBernoulli(Movable, Distribution):
             uniform = torch.rand(shape, dtype=self.logits.dtype, device=self.logits.device)
             return (uniform < self.probs).long()
 
+    @looks_first
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-probability of ``value`` (``[*S, *B, n]``, any dtype), shape ``[*S, *B]``."""
         check_value_shape(value, self.batch_shape + self.event_shape, self.names)

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
 from tdheads.checks import (
-    any_nan,
     check_finite,
     check_options,
     eager,
@@ -17,6 +16,7 @@ from tdheads.checks import (
     shape_error,
     show,
 )
+from tdheads.distributions.draw import looks_first
 from tdheads.distributions.inputs import (
     as_bool_mask,
     check_range,
@@ -28,6 +28,10 @@ from tdheads.distributions.inputs import (
 from tdheads.distributions.movable import Movable
 from tdheads.distributions.scoring import Scores
 from tdheads.keys import Names
+from tdheads.looks import look
+
+#: what a row without a legal choice can be
+ON_EMPTY = ("error", "neutral")
 
 
 class MaskedCategorical(Movable, Distribution):
@@ -78,7 +82,8 @@ class MaskedCategorical(Movable, Distribution):
         validate_args: bool | None = None,
     ) -> None:
         scores = only_scores(logits, probs, names)
-        check_options("on_empty", on_empty, ("error", "neutral"))
+        if on_empty not in ON_EMPTY:
+            check_options("on_empty", on_empty, ON_EMPTY)
         checks = validate_args is not False and eager()
         mask = as_bool_mask(mask, scores.shape, names, checks)
         if not scores.ndim or not scores.shape[-1]:
@@ -97,9 +102,13 @@ class MaskedCategorical(Movable, Distribution):
         self.validates = checks
         self.names = names
         # log_softmax of a row is nan throughout if the row is empty or holds nan or +inf
-        if checks and any_nan(given, self.logits[..., 0]):
-            check_finite(given, names.params, "look at the network that wrote it")
-            self._check_rows(mask)
+        if checks:
+
+            def explain() -> None:
+                check_finite(given, names.params, "look at the network that wrote it")
+                self._check_rows(mask)
+
+            look(explain, given, implied=lambda: self.logits[..., 0])
         super().__init__(scores.shape[:-1], validate_args=False)
 
     def _check_rows(self, mask: Tensor | None) -> None:
@@ -161,20 +170,23 @@ class MaskedCategorical(Movable, Distribution):
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Draw choices, ``[*sample_shape, *B]`` int64, by the Gumbel-max rule."""
-        with torch.no_grad():
-            return self.gumbel_scores(torch.Size(sample_shape)).argmax(-1)
+        logits = self.logits.detach() if self.logits.requires_grad else self.logits
+        return (logits - self._noise(torch.Size(sample_shape))).argmax(-1)
 
     def gumbel_scores(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
         """Log-probabilities plus Gumbel noise, whose largest entry is a sample; ``[*S, *B, n]``."""
+        return self.logits - self._noise(sample_shape)
+
+    def _noise(self, sample_shape: torch.Size) -> Tensor:
         wide = self.logits
         if sample_shape:
             wide = wide.expand(sample_shape + wide.shape)
         # made from the logits, so that vmap knows that the noise is batched
         noise = torch.empty_like(wide, memory_format=torch.contiguous_format, requires_grad=False)
         # an exponential of 0 would give -inf + inf = nan, which argmax prefers
-        noise.exponential_().clamp_min_(torch.finfo(noise.dtype).tiny).log_()
-        return self.logits - noise
+        return noise.exponential_().clamp_min_(torch.finfo(noise.dtype).tiny).log_()
 
+    @looks_first
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-probability of ``value`` (``[*S, *B]``, any integer dtype); illegal: ``-inf``."""
         check_value_shape(value, self.batch_shape, self.names)

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
-from tdheads.checks import any_nan, eager
+from tdheads.checks import eager
 from tdheads.distributions.choices import (
     ChoiceDistribution,
     check_passed_on,
     kl_of_choices,
     packed_choices,
 )
-from tdheads.distributions.draw import score_draw
+from tdheads.distributions.draw import looks_first, score_draw
 from tdheads.distributions.inputs import (
     as_bool_mask,
     check_range,
@@ -30,6 +30,7 @@ from tdheads.distributions.masked_categorical import MaskedCategorical
 from tdheads.distributions.scoring import Scores
 from tdheads.distributions.supports import IntegerVector
 from tdheads.keys import Names
+from tdheads.looks import look
 
 
 class MaskedMultiCategorical(ChoiceDistribution):
@@ -98,24 +99,27 @@ class MaskedMultiCategorical(ChoiceDistribution):
         scores = upcast(packed)
         legal = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
         log_probs = self._layout.log_softmax(legal)
-        if self._validates and any_nan(packed, log_probs[..., self._layout.start]):
-            return None  # the padded ones tell which row and dimension is at fault
+        if self._validates:
+            # the padded ones tell which row and dimension is at fault
+            look(self._padded, packed, implied=lambda: log_probs[..., self._layout.start])
         return Scores(log_probs, scores, self._layout)
 
     @property
     def base(self) -> Any:
         """The choices padded to the widest, ``[*B, k, max(nvec)]``: made when they are needed."""
         if self._base is None:
-            logits, mask, options = self._inputs.values()
             with torch.set_grad_enabled(self._graph):
-                self._base = packed_choices(
-                    MaskedCategorical, logits, self._layout, mask, self._names, options
-                )[1]
+                self._base = self._padded()
         return self._base
 
     @base.setter
     def base(self, base: Any) -> None:
         self._base, self._scores = base, None
+
+    def _padded(self) -> Any:
+        logits, mask, options = self._inputs.values()
+        kind, layout = MaskedCategorical, self._layout
+        return packed_choices(kind, logits, layout, mask, self._names, options)[1]
 
     @property
     def names(self) -> Names:
@@ -152,6 +156,7 @@ class MaskedMultiCategorical(ChoiceDistribution):
         """Draw one option per dimension, ``[*sample_shape, *B, k]`` int64."""
         return self.base.sample(sample_shape)
 
+    @looks_first
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-probability of ``value`` (``[*S, *B, k]``), shape ``[*S, *B]``."""
         if self._scores is None:

@@ -15,7 +15,7 @@ from tdheads.distributions.choices import (
     kl_of_choices,
     packed_choices,
 )
-from tdheads.distributions.draw import score_draw
+from tdheads.distributions.draw import looks_first, score_draw
 from tdheads.distributions.inputs import check_value_shape, spread
 from tdheads.distributions.layout import Layout
 from tdheads.distributions.masked_one_hot import MaskedOneHotCategorical
@@ -103,6 +103,7 @@ class MaskedMultiOneHot(ChoiceDistribution):
         """Draw with a straight-through gradient, in the dtype of the logits."""
         return self._layout.pack(self.base.rsample(sample_shape))
 
+    @looks_first
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-probability of ``value`` (``[*S, *B, sum(nvec)]``), shape ``[*S, *B]``."""
         check_value_shape(value, self.batch_shape + self.event_shape, self.names)

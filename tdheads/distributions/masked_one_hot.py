@@ -11,7 +11,7 @@ from torch.distributions import constraints, register_kl
 from tdheads.arguments import check_number
 from tdheads.checks import check_options, rows_where, show
 from tdheads.distributions.choices import ChoiceDistribution, check_passed_on, kl_of_choices
-from tdheads.distributions.draw import score_draw
+from tdheads.distributions.draw import looks_first, score_draw
 from tdheads.distributions.inputs import check_value_shape
 from tdheads.distributions.masked_categorical import MaskedCategorical
 from tdheads.keys import Names
@@ -105,6 +105,7 @@ class MaskedOneHotCategorical(ChoiceDistribution):
         # the bracket is exactly 0 in value: the sum is exactly one-hot
         return self._one_hot(hard).to(soft.dtype) + (soft - soft.detach())
 
+    @looks_first
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-probability of the one-hot ``value`` (``[*S, *B, n]``), shape ``[*S, *B]``."""
         check_value_shape(value, self.batch_shape + self.event_shape, self.names)

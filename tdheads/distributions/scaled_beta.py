@@ -17,6 +17,7 @@ from tdheads.distributions.bounded import (
     positive_pair,
 )
 from tdheads.distributions.bounds import Bounds
+from tdheads.distributions.draw import looks_first
 from tdheads.distributions.inputs import check_density_value, check_value_shape, upcast
 from tdheads.keys import Names
 
@@ -111,6 +112,7 @@ class ScaledBeta(BoundedDistribution):
                     for c in (self.alpha, self.beta))  # fmt: skip
         return self._stretch(up / (up + down))
 
+    @looks_first
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of the written action ``value`` (``[*S, *B]``)."""
         check_value_shape(value, self.batch_shape, self._names)

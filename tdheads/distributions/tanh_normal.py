@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -17,9 +18,11 @@ from tdheads.distributions.bounded import (
     positive_pair,
 )
 from tdheads.distributions.bounds import Bounds
+from tdheads.distributions.draw import looks_first
 from tdheads.distributions.gaussian import Gaussian
 from tdheads.distributions.inputs import check_density_value, check_value_shape, upcast
 from tdheads.keys import Names
+from tdheads.looks import look
 
 # Weights of the convergence acceleration of an alternating series (Cohen, Rodriguez Villegas and
 # Zagier 2000, algorithm 1): with N terms the error shrinks as 5.8 ** -N.
@@ -38,6 +41,11 @@ def _alternating_weights(n: int) -> list[float]:
 
 
 _SERIES_WEIGHTS = _alternating_weights(_SERIES_TERMS)
+
+
+def _check_params(loc: Tensor, scale: Tensor, names: Names) -> None:
+    check_finite(loc, names.params, "look at the network that wrote it")
+    check_positive(scale, names.params, "map the network's output to a positive scale")
 
 
 class TanhNormal(BoundedDistribution):
@@ -86,11 +94,12 @@ class TanhNormal(BoundedDistribution):
     ) -> None:
         self.validates = validate_args is not False and eager()
         self._names = names
-        loc, scale = positive_pair(loc, scale, ("loc", "scale"), names.params)
+        mean, spread = positive_pair(loc, scale, ("loc", "scale"), names.params)
         if self.validates:
-            check_finite(loc, names.params, "look at the network that wrote it")
-            check_positive(scale, names.params, "map the network's output to a positive scale")
-        loc, scale = torch.broadcast_tensors(upcast(loc), upcast(scale))
+            check = functools.partial(_check_params, mean, spread, names)
+            # the second one is nan for what is not positive, and 0 else
+            look(check, mean, implied=lambda: 0 * spread.detach().rsqrt())
+        loc, scale = torch.broadcast_tensors(upcast(mean), upcast(spread))
         self.base_dist: Any = Gaussian(loc, scale, validate_args=False)
         self.bounds = bounds_of(low, high, bounds, loc, names)
         super().__init__(loc.shape, validate_args=False)
@@ -122,6 +131,7 @@ class TanhNormal(BoundedDistribution):
         """Draw with a gradient to loc and scale, ``[*sample_shape, *B]``."""
         return self.bounds.scale(self.base_dist.rsample(torch.Size(sample_shape)).tanh())
 
+    @looks_first
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of the written action ``value`` (``[*S, *B]``)."""
         check_value_shape(value, self.batch_shape, self._names)

@@ -11,12 +11,11 @@ from tensordict.nn import (
     TensorDictModuleBase,
 )
 from tensordict.nn.probabilistic import interaction_type
-from tensordict.nn.utils import skip_existing
 from torch.distributions import Distribution
 
 from tdheads.heads.base import Head
 from tdheads.keys import NestedKey, as_key
-from tdheads.running import dispatched, run
+from tdheads.running import dispatched, is_watched, parts_of, run_parts
 
 
 class Actor(ProbabilisticTensorDictSequential):
@@ -31,12 +30,11 @@ class Actor(ProbabilisticTensorDictSequential):
     ) -> TensorDictBase:
         """Run the network, then draw the action and score it."""
         changed = self._select_before_return or self.return_composite or self.inplace is not None
-        if tensordict_out is not None or kwargs or changed or skip_existing():
+        if tensordict_out is not None or kwargs or changed or is_watched():
             return super().forward(tensordict, tensordict_out, **kwargs)
-        td = self.get_dist_params(tensordict)
-        if not self._requires_sample:
-            return self._last_module(td, _requires_sample=False)
-        return self._last_module(td)
+        *networks, last = parts_of(self)
+        td = self._run(tensordict, networks)
+        return last(td) if self._requires_sample else last(td, _requires_sample=False)
 
     def get_dist_params(
         self,
@@ -45,14 +43,22 @@ class Actor(ProbabilisticTensorDictSequential):
         **kwargs: Any,
     ) -> TensorDictBase:
         """Run the network, which writes the parameters of the distribution."""
-        # where the caller does not say how to draw, tensordict tells the parts that do
-        if tensordict_out is not None or kwargs or interaction_type() is None:
+        if tensordict_out is not None or kwargs or is_watched():
             return super().get_dist_params(tensordict, tensordict_out, **kwargs)
-        return run(self.det_part, tensordict)
+        *networks, _ = parts_of(self)
+        return self._run(tensordict, networks)
+
+    def _run(self, td: TensorDictBase, networks: list[Any]) -> TensorDictBase:
+        # where the caller does not say how to draw, tensordict tells the parts that do
+        if interaction_type() is None:
+            return super().get_dist_params(td)
+        for network in networks:
+            td = run_parts(network, td)
+        return td
 
     def build_dist_from_params(self, tensordict: TensorDictBase) -> Distribution:
         """Build the distribution from parameters that are there."""
-        last = self[-1]
+        *_, last = parts_of(self)
         if isinstance(last, Head):
             return last.get_dist(tensordict)
         return super().build_dist_from_params(tensordict)

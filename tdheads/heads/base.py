@@ -19,12 +19,14 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from tdheads.arguments import check_class, check_flag, check_keywords
-from tdheads.checks import check_options, require
+from tdheads.checks import check_options, eager, require
 from tdheads.distributions.draw import score_draw
 from tdheads.entries import write
 from tdheads.heads.projection import check_features, make_projection, make_split
 from tdheads.heads.seeding import drawing_from
 from tdheads.keys import LOG_PROB, NestedKey, as_key, suffixed
+from tdheads.looks import Looks
+from tdheads.reduce import add
 from tdheads.running import dispatched
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class Head(ProbabilisticTensorDictModule):
     :mod:`tdheads.keys`) and do not depend on tensordict's ``set_composite_lp_aggregate``.
     """
 
+    #: whether a leaf depends on another one
+    dependent = False
     #: what to do instead of a keyword that other modules take
     keyword_hints = {
         **dict.fromkeys(("in_keys", "out_keys"), "a head's keys follow from its action_key"),
@@ -205,17 +209,30 @@ class Head(ProbabilisticTensorDictModule):
         how = None
         if _requires_sample:
             how = interaction_type() or self.default_interaction_type
-        with drawing_from(self.generator):
-            dists, actions, params = self.act(tensordict, how)
-        for key, log_prob_key in zip(self._out_keys, self._log_prob_keys, strict=True):
-            dist, action = dists[key], actions[key]
-            write(out, key, action)
-            if self.return_log_prob:
-                scored = dist.log_prob(action) if how is None else score_draw(dist, action)
-                write(out, log_prob_key, scored)
-        for key, value in params.items():
-            write(out, key, value)
+        if self.return_log_prob and not self.dependent and eager():
+            with Looks() as looks:
+                acted = self._draw(tensordict, how)
+            log_probs = self._log_probs(acted, how)
+            if looks.pending:
+                looks.settle(add(log_probs))
+        else:
+            acted = self._draw(tensordict, how)
+            log_probs = self._log_probs(acted, how) if self.return_log_prob else []
+        scored = zip(self._log_prob_keys, log_probs, strict=False)
+        write(out, [*acted.actions.items(), *scored, *acted.params.items()])
         return out
+
+    def _draw(self, td: TensorDictBase, how: InteractionType | None) -> Acted:
+        if self.generator is None:
+            return self.act(td, how)
+        with drawing_from(self.generator):
+            return self.act(td, how)
+
+    def _log_probs(self, acted: Acted, how: InteractionType | None) -> list[Tensor]:
+        dists, actions, _ = acted
+        if how is None:  # the stored actions come from elsewhere
+            return [dists[key].log_prob(actions[key]) for key in self._out_keys]
+        return [score_draw(dists[key], actions[key]) for key in self._out_keys]
 
     def __repr__(self) -> str:
         """Show what is read and written."""

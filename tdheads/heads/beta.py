@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from tdheads.arguments import as_shape
-from tdheads.checks import eager
 from tdheads.distributions import IndependentLeaf, ScaledBeta
 from tdheads.distributions.bounds import Bounds
 from tdheads.distributions.inputs import upcast
@@ -98,5 +97,4 @@ class BetaHead(LeafHead):
             names=self.names,
             validate_args=self.validate,
         )
-        checks = self.validate and eager()
-        return IndependentLeaf(dist, len(self.shape), validates=checks, names=self.names)
+        return IndependentLeaf(dist, len(self.shape), validates=self.validate, names=self.names)

@@ -73,5 +73,7 @@ class CategoricalHead(ChoiceHead):
 
     def distribution(self, *, mask: Tensor | None, logits: Tensor) -> Distribution:
         """Build the masked categorical."""
-        mask = self._existing(mask, logits.shape[:-1])
-        return self._from_start(MaskedCategorical(logits, mask, **self.options))
+        if self.allowed is not None:
+            mask = self._existing(mask, logits.shape[:-1])
+        dist = MaskedCategorical(logits, mask, **self.options)
+        return dist if self.start is None else self._from_start(dist)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tdheads.checks import require, show
 from tdheads.distributions import ActionDistribution, DependentDistribution
+from tdheads.distributions.action import common_rows
 from tdheads.distributions.draw import draw
 from tdheads.heads.assembly import (
     collect_leaves,
@@ -250,9 +251,10 @@ class CompositeHead(Head):
             actions = {key: require(td, key, "give the action to score") for key in self._out_keys}
             return Acted(self.get_dist(td), actions)
         if not self.dependent:
-            dist = self.get_dist(td)
-            keyed = [(leaf.action_key, leaf) for leaf in self.leaves]
-            return Acted(dist, {key: leaf.write(draw(dist[key], how)) for key, leaf in keyed})
+            keyed = {leaf.action_key: leaf for leaf in self.leaves}
+            dists = {key: leaf.get_dist(td) for key, leaf in keyed.items()}
+            common_rows(dists)
+            return Acted(dists, {k: leaf.write(draw(dists[k], how)) for k, leaf in keyed.items()})
         params: dict[NestedKey, Tensor] = {}
         taken = self._dependent(td, None, params).drawn(lambda leaf: draw(leaf, how))
         return Acted(taken, taken.prefix or {}, params)

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from tdheads.arguments import as_shape, check_flag, check_number
-from tdheads.checks import any_nan, check_finite, eager
+from tdheads.checks import check_finite, eager
 from tdheads.distributions import IndependentLeaf
 from tdheads.distributions.inputs import upcast
 from tdheads.heads.leaf import LeafHead
 from tdheads.heads.parents import check_floating
 from tdheads.keys import SCALE, NestedKey, suffixed
+from tdheads.looks import look
 
 
 def _mapping(name: str) -> Callable[[Tensor], Tensor]:
@@ -108,10 +109,8 @@ class LocScaleHead(LeafHead):
     def _loc_scale(self, loc: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
         raw = self.raw_scale if scale is None else scale
         assert raw is not None
-        if self.validate and eager() and any_nan(loc, raw):
-            todo = "look at the network that wrote it"
-            for name, value in {"loc": loc, "scale": raw}.items():
-                check_finite(value, {**self.param_keys, **self.own_keys}[name], todo)
+        if self.validate and eager():
+            look(lambda: self._check({"loc": loc, "scale": raw}), loc, raw)
         mapped = self.scale_mapping(upcast(raw))
         if not self._bounded:
             mapped = mapped.clamp_min(self.scale_lb)
@@ -119,6 +118,10 @@ class LocScaleHead(LeafHead):
             mapped = mapped.expand_as(loc)
         return upcast(loc), mapped
 
+    def _check(self, given: Mapping[str, Tensor]) -> None:
+        for name, value in given.items():
+            key = {**self.param_keys, **self.own_keys}[name]
+            check_finite(value, key, "look at the network that wrote it")
+
     def _close(self, dist: Distribution) -> IndependentLeaf:
-        checks = self.validate and eager()
-        return IndependentLeaf(dist, len(self.shape), validates=checks, names=self.names)
+        return IndependentLeaf(dist, len(self.shape), validates=self.validate, names=self.names)

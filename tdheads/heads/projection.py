@@ -82,7 +82,8 @@ class Projection(nn.Sequential):
         if features.shape[-1] != self.width:
             todo = f"give the width of the features: num_features={features.shape[-1]}"
             raise shape_error(self.in_key, f"[..., {self.width}]", features, todo)
-        return super().forward(features)  # type: ignore[no-untyped-call]  # torch has no types
+        linear, split = self._modules.values()  # nn.Sequential takes long to say what it holds
+        return split(linear(features))
 
 
 def make_split(leaves: Sequence[HasParams], in_key: NestedKey) -> TensorDictModule:

@@ -13,7 +13,16 @@ from tdheads.keys import NestedKey, as_key
 ONE_KEY = ("advantage", "value_target", "value", "reward", "done", "terminated")
 
 
-class KeyedLossModule(LossModule):
+class WrappedOnce(type(LossModule)):  # type: ignore[misc]  # the class of TorchRL's losses
+    """Leaves a ``forward`` that a class inherits as it is, which TorchRL would wrap once more."""
+
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> None:
+        super().__init__(name, bases, namespace)
+        if "forward" not in namespace:
+            del cls.forward
+
+
+class KeyedLossModule(LossModule, metaclass=WrappedOnce):
     """A loss with several action leaves, one reward and one done."""
 
     @dataclass
@@ -43,12 +52,14 @@ class KeyedLossModule(LossModule):
     @property
     def action_keys(self) -> list[NestedKey]:
         """The leaves of the action."""
-        return as_list(self.tensor_keys.action)
+        keys = self.tensor_keys.action
+        return keys.copy() if isinstance(keys, list) else [keys]
 
     @property
     def log_prob_keys(self) -> list[NestedKey]:
         """Where the log-probs of the collected actions are stored."""
-        return as_list(self.tensor_keys.sample_log_prob)
+        keys = self.tensor_keys.sample_log_prob
+        return keys.copy() if isinstance(keys, list) else [keys]
 
     def set_keys(self, **kwargs: Any) -> None:
         """Set the keys of the tensordict, ``None`` for the default; see TorchRL's ``LossModule``.
@@ -56,6 +67,7 @@ class KeyedLossModule(LossModule):
         Raises:
             ValueError: for an unknown name, or a list where a loss has one key.
         """
+        canonical: dict[str, Any] = {}
         for name, key in kwargs.items():
             if name not in self.names():
                 raise ValueError(unknown_name("set_keys: unknown name", name, self.names()))
@@ -70,8 +82,9 @@ class KeyedLossModule(LossModule):
                     f"{name}: expected at least one key, each once, got {key}; name the leaves of"
                     " the actor"
                 )
+            canonical[name] = keys if isinstance(key, list) else (*keys, None)[0]
         defaults = self.default_keys()
-        for name, key in kwargs.items():
+        for name, key in canonical.items():
             setattr(self.tensor_keys, name, getattr(defaults, name) if key is None else key)
         self._forward_value_estimator_keys()
 

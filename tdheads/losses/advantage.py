@@ -10,7 +10,7 @@ from torch import Tensor
 from torchrl.modules import set_recurrent_mode
 
 from tdheads.checks import require, require_float, require_tensor, shape_error, show
-from tdheads.entries import shallow_copy
+from tdheads.entries import read, shallow_copy
 from tdheads.keys import NestedKey, as_key, as_path
 from tdheads.losses import functional as F
 from tdheads.losses.buffers import move
@@ -27,7 +27,7 @@ def with_advantage(loss: PolicyLossModule, tensordict: TensorDictBase) -> Tensor
         KeyError: for a missing advantage that cannot be computed.
     """
     td = shallow_copy(tensordict)
-    if td.get(loss.tensor_keys.advantage, None) is not None:
+    if read(td, loss.tensor_keys.advantage) is not None:
         return td
     if loss.critic_network is None:
         todo = "a loss without a critic cannot compute it: run a value estimator first"
@@ -176,7 +176,7 @@ def _excluded(loss: PolicyLossModule, ndim: int) -> list[int]:
 def advantage_keys(loss: PolicyLossModule, td: TensorDictBase) -> list[NestedKey]:
     """Return the entries of the advantage: one, or one per leaf."""
     key = as_key(loss.tensor_keys.advantage)
-    if isinstance(td.get(key), Tensor):
+    if isinstance(read(td, key), Tensor):
         return [key]
     if loss.aggregate != "none":
         raise ValueError(

@@ -15,7 +15,7 @@ from tdheads.losses import functional as F
 from tdheads.losses.adapter import leaf_entropies
 from tdheads.losses.advantage import estimate, scaled_advantages, with_advantage
 from tdheads.losses.critic import CriticLossModule, Figures
-from tdheads.losses.policy import PolicyRows, Terms, policy_rows
+from tdheads.losses.policy import Bounds, PolicyRows, Terms, policy_rows
 from tdheads.losses.rows import check_order
 from tdheads.reduce import add, masked_max, masked_means, sum_leaves
 from tdheads.running import dispatched
@@ -45,6 +45,10 @@ class PolicyLoss(CriticLossModule):
     @abc.abstractmethod
     def _surrogate(self, terms: Terms) -> Tensor:
         """Return what is maximised, per row ``[*B]``."""
+
+    def _bounds(self) -> Bounds | None:
+        """Return bounds of the log-ratio that the terms hold, computed once in each forward."""
+        return None
 
     def _variant_keys(self) -> list[NestedKey]:
         return []
@@ -121,7 +125,7 @@ class PolicyLoss(CriticLossModule):
         found = scaled_advantages(self, td, rows.log_ratio.shape, rows.valid)
         if self.aggregate == "sum":
             kl = None if rows.kl is None else sum_leaves(rows.kl)
-            terms = Terms(rows.log_ratio, found[0], rows.log_weight, kl)
+            terms = Terms(rows.log_ratio, found[0], rows.log_weight, kl, rows.bounds)
             return {"": -self._surrogate(terms)}
         if len(found) == 1:
             found = found * len(self.action_keys)
@@ -163,7 +167,9 @@ class PolicyLoss(CriticLossModule):
 
     def _entropy_keys(self) -> list[tuple[str, ...]]:
         """Return where the leaves' entropies are written; that of an only leaf is ``entropy``."""
-        leaves = self.action_keys if len(self.action_keys) > 1 else []
+        leaves = self.action_keys
+        if len(leaves) == 1:
+            return []
         return [("composite_entropy", *as_path(suffixed(key, ENTROPY))) for key in leaves]
 
     def _write_entropy(self, out: Figures, rows: PolicyRows) -> dict[NestedKey, Tensor]:

@@ -10,7 +10,7 @@ from tdheads.arguments import check_number
 from tdheads.keys import NestedKey
 from tdheads.losses import functional as F
 from tdheads.losses.base import PolicyLoss
-from tdheads.losses.policy import PolicyRows, Terms
+from tdheads.losses.policy import Bounds, PolicyRows, Terms
 from tdheads.losses.settings import CLIP_NAMES, number
 from tdheads.reduce import add
 
@@ -127,20 +127,23 @@ class ClipPPOLoss(PolicyLoss):
             )
         super().__setattr__(name, value)
 
-    @property
-    def _clip_bounds(self) -> tuple[Tensor, Tensor]:
-        low, high = (getattr(self, name) for name in self._bound_names)
+    def _bounds(self) -> Bounds:
+        buffers: dict[str, Any] = self._buffers
+        low, high = (buffers[name] for name in self._bound_names)
         return (-low).log1p(), high.log1p()
 
     def _surrogate(self, terms: Terms) -> Tensor:
+        assert terms.bounds is not None
         return F.clipped_surrogate(
-            terms.log_ratio, terms.advantage, *self._clip_bounds, terms.log_weight
+            terms.log_ratio, terms.advantage, *terms.bounds, terms.log_weight
         )
 
     def _variant_keys(self) -> list[NestedKey]:
         return ["clip_fraction"]
 
     def _variant_rows(self, rows: PolicyRows) -> dict[NestedKey, Tensor]:
-        acted_on = self._acted_on(rows)
-        clipped = [(x.clamp(*self._clip_bounds) != x).to(x.dtype) for x in acted_on]
-        return {"clip_fraction": add(clipped) / len(clipped)}
+        assert rows.bounds is not None
+        low, high = rows.bounds
+        clipped = [(x.clamp(low, high) != x).to(x.dtype) for x in self._acted_on(rows)]
+        total = add(clipped)
+        return {"clip_fraction": total if len(clipped) == 1 else total / len(clipped)}

@@ -37,7 +37,9 @@ class CriticLossModule(PolicyLossModule):
         return rows if valid is None else torch.where(valid, rows, 0)
 
     def _write_critic(self, out: Figures, td: TensorDictBase, valid: Valid | None) -> None:
-        loss, clipped, explained = self.loss_critic(td, valid)
+        # the copy that the actor wrote into is the loss's own
+        batch = td.detach() if self.separate_losses else td
+        loss, clipped, explained = self._loss_critic(batch, valid)
         if not isinstance(loss, Tensor):  # of a critic that writes several values
             loss = sum_leaves(loss)
             clipped, explained = (
@@ -45,7 +47,8 @@ class CriticLossModule(PolicyLossModule):
                 for x in (clipped, explained)
             )
         rows = None if valid is None else valid.for_values(loss.shape[:-1])
-        out["loss_critic"] = self._reduce(loss.squeeze(-1), rows)
+        whole = rows is None and self.reduction != "none"
+        out["loss_critic"] = self._reduce(loss if whole else loss.squeeze(-1), rows)
         if clipped is not None:
             out["value_clip_fraction"] = masked_mean(clipped.squeeze(-1), rows)
         if explained is not None:
@@ -60,6 +63,9 @@ class CriticLossModule(PolicyLossModule):
         a critic that writes a tensordict of values, tensordicts of them.
         """
         td = tensordict.detach() if self.separate_losses else shallow_copy(tensordict)
+        return self._loss_critic(td, valid)
+
+    def _loss_critic(self, td: TensorDictBase, valid: Valid | None) -> tuple[Any, Any, Any]:
         value, target, old = self._values(td)
         if isinstance(value, Tensor):
             return self._critic_terms(value, target, old, valid)
@@ -101,6 +107,8 @@ class CriticLossModule(PolicyLossModule):
 
     def _check_critic(self, critic: Any) -> None:
         """Refuse a critic whose output is elsewhere: the stored value would stand in for it."""
+        if self.tensor_keys.value in critic.out_keys:
+            return
         path = as_path(self.tensor_keys.value)
         written = [as_path(key) for key in critic.out_keys]
         if not any(key[: len(path)] == path for key in written):

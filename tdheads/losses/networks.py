@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from types import NoneType
 from typing import Any
 
@@ -14,7 +16,7 @@ from tensordict.nn import (
 )
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torchrl.modules import set_recurrent_mode
+from torchrl.modules import recurrent_mode, set_recurrent_mode
 
 from tdheads.arguments import check_flag
 from tdheads.compat import declare, swapped_in
@@ -84,32 +86,35 @@ class NetworkLossModule(KeyedLossModule):
         stored = self.needs_kl and not self.delay_actor
         return stored_keys(self.actor_network) if stored else []
 
-    @contextlib.contextmanager
-    def using(self, name: str, params: Any = None) -> Any:
+    def using(self, name: str, params: Any = None) -> AbstractContextManager[Any]:
         """Run the network ``name`` with the loss's (or the given) parameters, over time."""
-        with set_recurrent_mode(True), self._with_params(name, params) as network:
-            yield network
-
-    @contextlib.contextmanager
-    def _with_params(self, name: str, params: Any) -> Any:
         network = getattr(self, name)
+        swapped = self._swapped_in(name, network, params)
+        if swapped is None and recurrent_mode():  # as in every forward of a loss
+            return contextlib.nullcontext(network)
+        return _over_time(network, contextlib.nullcontext() if swapped is None else swapped)
+
+    def _swapped_in(
+        self, name: str, network: Any, params: Any
+    ) -> AbstractContextManager[Any] | None:
         if not self.functional:
             if name != "critic_network" or not self.separate_losses:
-                yield network
-                return
+                return None
             # with functional=True the loss holds the shared parameters as detached ones
             params = self._without_shared(network)
         params = getattr(self, name + "_params") if params is None else params
-        if _holds(network, params):
-            yield network
-            return
-        with swapped_in(params, network):
-            yield network
+        return None if _holds(network, params) else swapped_in(params, network)
 
     def _without_shared(self, critic: nn.Module) -> TensorDict:
         shared = {id(param) for param in self.actor_network.parameters()}
         params = TensorDict.from_module(critic)
         return params.apply(lambda param: param.detach() if id(param) in shared else param)
+
+
+@contextlib.contextmanager
+def _over_time(network: Any, swapped: AbstractContextManager[Any]) -> Iterator[Any]:
+    with set_recurrent_mode(True), swapped:
+        yield network
 
 
 def _holds(module: Any, params: Any) -> bool:

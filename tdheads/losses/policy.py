@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,9 +11,11 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdheads.checks import eager, require_float, require_tensor, rows_where, shape_error, show
-from tdheads.distributions import ActionDistribution
+from tdheads.distributions import ActionDistribution, DependentDistribution
 from tdheads.distributions.draw import deterministic
+from tdheads.entries import read
 from tdheads.keys import KL, NestedKey, suffixed
+from tdheads.looks import Looks
 from tdheads.losses.adapter import ForeignLeaf, as_action_distribution
 from tdheads.losses.advantage import row_shape
 from tdheads.losses.divergence import leaf_kls, old_distribution
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from tdheads.losses.module import PolicyLossModule
 
 
+#: the lowest and the highest log-ratio
+Bounds = tuple[Tensor, Tensor]
 #: leaf -> a number per row; no tensordict, whose every entry costs as much as an operator
 Leaves = Mapping[NestedKey, Tensor]
 
@@ -37,6 +42,8 @@ class Terms(NamedTuple):
     log_weight: Tensor | None
     #: from the old policy to the new one, if the loss needs it
     kl: Tensor | None
+    #: of the log-ratio, if the loss has any
+    bounds: Bounds | None = None
 
 
 class PolicyRows(NamedTuple):
@@ -53,6 +60,8 @@ class PolicyRows(NamedTuple):
     log_weight: Tensor | None
     #: ``K_kl`` -> KL from the old policy, if the loss needs it
     kl: TensorDictBase | None
+    #: of the log-ratio, if the loss has any
+    bounds: Bounds | None
     valid: Tensor | None
 
     def leaf_terms(self, key: NestedKey, advantage: Tensor) -> Terms:
@@ -64,6 +73,7 @@ class PolicyRows(NamedTuple):
             advantage,
             None if weight is None else weight[key],
             None if self.kl is None else self.kl.get(suffixed(key, KL)),
+            self.bounds,
         )
 
 
@@ -72,7 +82,8 @@ def policy_rows(loss: PolicyLossModule, td: TensorDictBase, valid: Valid | None)
     shape = row_shape(loss, td)
     # before the actor writes its parameters over the stored ones
     old_dist = old_distribution(loss, td, shape) if loss.needs_kl else None
-    dist, new = _score(loss, td, None, valid, shape)
+    looks = Looks() if eager() else None
+    dist, new = _score(loss, td, None, valid, shape, looks)
     rows = None if valid is None else valid.for_rows(dist.row_shape)
     if dist.empty is not None:
         rows = ~dist.empty if rows is None else rows & ~dist.empty
@@ -88,12 +99,12 @@ def policy_rows(loss: PolicyLossModule, td: TensorDictBase, valid: Valid | None)
         if loss.aggregate == "none":
             leaf_weights = _leaf_weights(loss, leaves, near, old)
     log_ratio = add(new.values()) - add(near.values()) if leaves is None else add(leaves.values())
-    if eager() and dist.validates:
-        _check_legal(td, new, log_ratio)
+    if looks is not None and dist.validates and not looks.settle(log_ratio):
+        _check_legal(td, new)
     weight = add(near.values()) - add(old.values()) if loss.delay_actor else None
     weight = _capped(loss, weight, log_ratio)
     kl = None if old_dist is None else leaf_kls(old_dist, dist, loss.samples_mc_kl)
-    return PolicyRows(dist, leaves, leaf_weights, log_ratio, weight, kl, rows)
+    return PolicyRows(dist, leaves, leaf_weights, log_ratio, weight, kl, loss._bounds(), rows)
 
 
 def _leaf_weights(
@@ -117,18 +128,29 @@ def _capped(loss: PolicyLossModule, weight: Tensor | None, log_ratio: Tensor) ->
 
 
 def _score(
-    loss: PolicyLossModule, td: TensorDictBase, params: Any, valid: Valid | None, rows: torch.Size
+    loss: PolicyLossModule,
+    td: TensorDictBase,
+    params: Any,
+    valid: Valid | None,
+    rows: torch.Size,
+    looks: Looks | None = None,
 ) -> tuple[ActionDistribution, Leaves]:
-    """Return the policy's distribution and the log-probs of the stored actions."""
-    for key in loss.action_keys:
+    """Return the policy's distribution and the log-probs of the stored actions.
+
+    ``looks`` gather those at what the distribution is built from.
+    """
+    leaves = loss.action_keys
+    for key in leaves:
         if require_tensor(td, key, "store the actions that were taken").requires_grad:
             raise ValueError(
                 f"{show(key)}: expected a stored action, got one that requires grad; collect under"
                 " torch.no_grad(), or detach() the batch"
             )
-    with loss.using("actor_network", params) as actor:
+    with loss.using("actor_network", params) as actor, looks or contextlib.nullcontext():
         dist = actor.get_dist(td)
-    dist = as_action_distribution(dist, loss.action_keys, rows)
+    if looks is not None and isinstance(dist, DependentDistribution):
+        looks.take()  # what is wrong with an irrelevant leaf is not seen in the joint log-prob
+    dist = as_action_distribution(dist, leaves, rows)
     return dist, {key: score_leaf(dist, key, td, valid) for key in dist.dists}
 
 
@@ -140,7 +162,7 @@ def score_leaf(
     Raises:
         ValueError: for an action of the wrong shape.
     """
-    leaf, action = dist.dists[key], td.get(key)
+    leaf, action = dist.dists[key], read(td, key)
     shape = leaf.batch_shape + leaf.event_shape
     if action.shape != shape:
         raise shape_error(key, shape, action, "no dim of an action may be stray or missing")
@@ -166,7 +188,7 @@ def stored_log_probs(
             raise ValueError(f"sample_log_prob: expected one key per leaf {leaves}, got {keys}")
         names = keys  # only the sum over the leaves was stored
     out = {}
-    for name, key, leaf in zip(names, keys, leaves, strict=False):
+    for name, key, action in zip(names, keys, leaves, strict=False):
         todo = "store the log-probs that the actor wrote (return_log_prob=True)"
         stored = require_float(td, key, todo)
         if stored.requires_grad:
@@ -174,8 +196,9 @@ def stored_log_probs(
                 f"{show(key)}: expected a stored log-prob, got one that requires grad; collect"
                 " under torch.no_grad(), or detach() the batch"
             )
-        shape, event = dist[leaf].batch_shape, dist[leaf].event_shape
-        if stored.shape == shape + event and isinstance(dist[leaf], ForeignLeaf):
+        leaf = dist.dists[action]
+        shape, event = leaf.batch_shape, leaf.event_shape
+        if stored.shape == shape + event and isinstance(leaf, ForeignLeaf):
             stored = sum_event(stored, len(event))
         if stored.shape != shape:
             todo = "one log-prob per row: sum it over the dims of the action before storing it"
@@ -184,10 +207,7 @@ def stored_log_probs(
     return out
 
 
-def _check_legal(td: TensorDictBase, log_probs: Leaves, log_ratio: Tensor) -> None:
-    # an illegal action of any leaf makes it -inf, or nan if its stored log-prob is -inf too
-    if not log_ratio.numel() or log_ratio.detach().amin().item() > -torch.inf:
-        return
+def _check_legal(td: TensorDictBase, log_probs: Leaves) -> None:
     for key, log_prob in log_probs.items():
         bad = torch.isneginf(log_prob)
         if bad.any():

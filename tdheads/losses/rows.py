@@ -10,6 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdheads.checks import missing, require_tensor, shape_error
+from tdheads.entries import read
 from tdheads.keys import NestedKey, as_path
 
 #: where TorchRL's estimators mark the rows that count, if they looked past the end of an episode
@@ -130,7 +131,7 @@ def find_valid(
     """
     found: Valid | None = None
     for key in mask_keys:
-        mask = td.get(key, None)
+        mask = read(td, key)
         if mask is None:
             if required:
                 raise missing(key, td, required)
