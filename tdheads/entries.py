@@ -19,11 +19,12 @@ def read(td: TensorDictBase, key: NestedKey) -> Any:
         >>> read(TensorDict({"x": 1}), "y") is None
         True
     """
-    if type(key) is str:
-        return td._get_str(key, None)
-    # most often there is nothing of the kind, which a plain tensordict says at a glance
-    absent = type(td) is TensorDict and type(key) is tuple and key[0] not in td._tensordict
-    return None if absent else td.get(key, None)
+    if type(td) is TensorDict:
+        if type(key) is str:
+            return td._tensordict.get(key)
+        if type(key) is tuple and key[0] not in td._tensordict:
+            return None  # as is most often so: the keys that are asked for are optional
+    return td.get(key, None)
 
 
 def write(td: TensorDictBase, entries: Iterable[tuple[NestedKey, Any]]) -> None:
@@ -35,12 +36,13 @@ def write(td: TensorDictBase, entries: Iterable[tuple[NestedKey, Any]]) -> None:
         >>> td["x"]
         tensor([1., 2.])
     """
-    plain, size, device = type(td) is TensorDict, td.batch_size, td.device
+    plain = type(td) is TensorDict and not td._is_locked
+    size, device = td.batch_size, td.device
     ndim = len(size)
     for key, value in entries:
         simple = plain and type(value) is Tensor and type(key) is str
         if simple and value.shape[:ndim] == size and device in (None, value.device):
-            td._set_str(key, value, validated=True, inplace=False, non_blocking=False)
+            td._tensordict[key] = value
         else:
             td.set(key, value)
 

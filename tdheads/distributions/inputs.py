@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
@@ -117,6 +119,27 @@ def check_whole(value: Tensor, names: Names) -> None:
                 f"{show(names.value)}: expected integers, got {value[bad][0].item():g} in"
                 f" {rows_where(bad)}; store the action as it was drawn"
             )
+
+
+def score_in_range(
+    score: Callable[[Tensor], Tensor], value: Tensor, n: int, names: Names
+) -> Tensor:
+    """Score choices from ``0 .. n - 1``; refuse others.
+
+    Example:
+        >>> log_probs = torch.tensor([0.2, 0.8]).log()
+        >>> score = lambda choice: log_probs.gather(0, choice)
+        >>> score_in_range(score, torch.tensor([0]), 2, Names())
+        tensor([-1.6094])
+    """
+    if value.is_floating_point() or value.device.type != "cpu":
+        check_range(value, n, names)
+        return score(value)
+    try:
+        return score(value)  # on the CPU to gather is to look
+    except (IndexError, RuntimeError):
+        check_range(value, n, names)
+        raise
 
 
 def check_range(value: Tensor, n: int, names: Names) -> None:

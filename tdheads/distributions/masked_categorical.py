@@ -19,9 +19,9 @@ from tdheads.checks import (
 from tdheads.distributions.draw import looks_first
 from tdheads.distributions.inputs import (
     as_bool_mask,
-    check_range,
     check_value_shape,
     only_scores,
+    score_in_range,
     spread,
     upcast,
 )
@@ -191,7 +191,7 @@ class MaskedCategorical(Movable, Distribution):
         """Log-probability of ``value`` (``[*S, *B]``, any integer dtype); illegal: ``-inf``."""
         check_value_shape(value, self.batch_shape, self.names)
         if self.validates:
-            check_range(value, self.num_events, self.names)
+            return score_in_range(self._score, value, self.num_events, self.names)
         return self._score(value)
 
     def _score(self, value: Tensor) -> Tensor:

@@ -57,6 +57,7 @@ class Scores(Movable):
         self.log_probs, self.logits, self.layout = log_probs, logits, layout
         #: what came with a log-prob
         self._entropy: Tensor | None = None
+        self._hand: bool | None = None
 
     def log_prob(self, index: Tensor) -> Tensor:
         """Log-prob of a choice in each block, ``[*S, *B, k]`` -> ``[*S, *B]``."""
@@ -80,10 +81,11 @@ class Scores(Movable):
 
     def _by_hand(self) -> bool:
         """Whether there is a gradient to write, it pays, and nothing traces it."""
-        logits = self.logits
-        if logits is None or not (logits.requires_grad and torch.is_grad_enabled() and eager()):
-            return False
-        return logits.numel() > FEW
+        if self._hand is None:  # asked for the log-prob and for the entropy
+            logits = self.logits
+            graph = logits is not None and logits.requires_grad and torch.is_grad_enabled()
+            self._hand = graph and eager() and self.log_probs.numel() > FEW
+        return self._hand
 
 
 def _picked(log_probs: Tensor, index: Tensor) -> Tensor:

@@ -251,10 +251,13 @@ class CompositeHead(Head):
             actions = {key: require(td, key, "give the action to score") for key in self._out_keys}
             return Acted(self.get_dist(td), actions)
         if not self.dependent:
-            keyed = {leaf.action_key: leaf for leaf in self.leaves}
-            dists = {key: leaf.get_dist(td) for key, leaf in keyed.items()}
+            dists, actions = {}, {}
+            for leaf in self.leaves:
+                dists[leaf.action_key] = leaf.get_dist(td)
             common_rows(dists)
-            return Acted(dists, {k: leaf.write(draw(dists[k], how)) for k, leaf in keyed.items()})
+            for leaf in self.leaves:
+                actions[leaf.action_key] = leaf.write(draw(dists[leaf.action_key], how))
+            return Acted(dists, actions)
         params: dict[NestedKey, Tensor] = {}
         taken = self._dependent(td, None, params).drawn(lambda leaf: draw(leaf, how))
         return Acted(taken, taken.prefix or {}, params)

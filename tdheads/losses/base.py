@@ -104,7 +104,8 @@ class PolicyLoss(CriticLossModule):
                 out[("leaf_objective", *as_path(key))] = term.detach()
         self._write_variant(out, rows)
         entropies = self._write_entropy(out, rows) if self.entropy_bonus else {}
-        self._write_figures(out, rows, entropies)
+        with torch.no_grad():
+            self._write_figures(out, rows, entropies)
         if self.critic_coeff is not None:
             self._write_critic(out, td, judged)
         return packed(out)
@@ -145,7 +146,6 @@ class PolicyLoss(CriticLossModule):
 
     # ---- what is written
 
-    @torch.no_grad()
     def _write_figures(
         self, out: Figures, rows: PolicyRows, entropies: dict[NestedKey, Tensor]
     ) -> None:

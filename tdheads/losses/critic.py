@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
+from torchrl.modules import set_recurrent_mode
 from torchrl.objectives.utils import distance_loss
 
 from tdheads.checks import check_float, eager, missing, require, shape_error, show
@@ -63,7 +64,8 @@ class CriticLossModule(PolicyLossModule):
         a critic that writes a tensordict of values, tensordicts of them.
         """
         td = tensordict.detach() if self.separate_losses else shallow_copy(tensordict)
-        return self._loss_critic(td, valid)
+        with set_recurrent_mode(True):
+            return self._loss_critic(td, valid)
 
     def _loss_critic(self, td: TensorDictBase, valid: Valid | None) -> tuple[Any, Any, Any]:
         value, target, old = self._values(td)
@@ -141,8 +143,8 @@ class CriticLossModule(PolicyLossModule):
         if self.log_explained_variance:
             judged = None if rows is None else rows.unsqueeze(-1)
             explained = F.explained_variance(value.detach(), target.detach(), judged)
-        coeff = 1.0 if self.critic_coeff is None else self.critic_coeff
-        return coeff * loss, clipped, explained
+        coeff = self.critic_coeff
+        return loss if coeff is None else coeff * loss, clipped, explained
 
     def _normalized(
         self, value: Tensor, target: Tensor, old: Tensor | None, rows: Tensor | None

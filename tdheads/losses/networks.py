@@ -16,7 +16,7 @@ from tensordict.nn import (
 )
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torchrl.modules import recurrent_mode, set_recurrent_mode
+from torchrl.modules import set_recurrent_mode
 
 from tdheads.arguments import check_flag
 from tdheads.compat import declare, swapped_in
@@ -87,12 +87,19 @@ class NetworkLossModule(KeyedLossModule):
         return stored_keys(self.actor_network) if stored else []
 
     def using(self, name: str, params: Any = None) -> AbstractContextManager[Any]:
-        """Run the network ``name`` with the loss's (or the given) parameters, over time."""
+        """Run the network ``name`` with the loss's (or the given) parameters.
+
+        It runs over time in a forward, as TorchRL sees to; elsewhere ask for ``over_time``.
+        """
         network = getattr(self, name)
         swapped = self._swapped_in(name, network, params)
-        if swapped is None and recurrent_mode():  # as in every forward of a loss
-            return contextlib.nullcontext(network)
-        return _over_time(network, contextlib.nullcontext() if swapped is None else swapped)
+        return contextlib.nullcontext(network) if swapped is None else _using(network, swapped)
+
+    @contextlib.contextmanager
+    def over_time(self, name: str) -> Iterator[Any]:
+        """Run the network ``name`` with the loss's parameters, over time if it has a memory."""
+        with set_recurrent_mode(True), self.using(name) as network:
+            yield network
 
     def _swapped_in(
         self, name: str, network: Any, params: Any
@@ -112,14 +119,16 @@ class NetworkLossModule(KeyedLossModule):
 
 
 @contextlib.contextmanager
-def _over_time(network: Any, swapped: AbstractContextManager[Any]) -> Iterator[Any]:
-    with set_recurrent_mode(True), swapped:
+def _using(network: Any, swapped: AbstractContextManager[Any]) -> Iterator[Any]:
+    with swapped:
         yield network
 
 
 def _holds(module: Any, params: Any) -> bool:
     """Whether a module computes with these very tensors: then there is nothing to swap."""
-    for name, value in getattr(params, "_param_td", params).items():
+    entries = getattr(params, "_param_td", params)
+    # read as they are: a call of items() for each module takes a share of every forward
+    for name, value in getattr(entries, "_tensordict", entries).items():
         if isinstance(value, Tensor):
             if module._parameters.get(name, module._buffers.get(name)) is not value:
                 return False

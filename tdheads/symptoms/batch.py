@@ -68,7 +68,7 @@ class Batch:
 
     def policy(self, td: TensorDictBase) -> ActionDistribution:
         """Return the current policy at any batch."""
-        with torch.no_grad(), self.loss.using("actor_network") as actor:
+        with torch.no_grad(), self.loss.over_time("actor_network") as actor:
             dist = actor.get_dist(td.copy())
         return as_action_distribution(dist, self.loss.action_keys, row_shape(self.loss, self.clean))
 

@@ -56,7 +56,7 @@ def check_gradient(batch: Batch) -> Symptoms:
     """Every leaf moves a weight, and every weight of the actor that can is moved by a leaf."""
     loss = batch.loss
     named = [(n, p) for n, p in loss.named_parameters() if p.requires_grad]
-    with torch.enable_grad(), loss.using("actor_network") as actor:
+    with torch.enable_grad(), loss.over_time("actor_network") as actor:
         dist = actor.get_dist(batch.clean.copy())
         dist = as_action_distribution(dist, loss.action_keys, row_shape(loss, batch.clean))
     moved: set[str] = set()
