@@ -100,7 +100,7 @@ class CriticLossModule(PolicyLossModule):
             if isinstance(old, TensorDictBase):
                 old = old.copy()  # the critic writes into the one in td
         with self.using("critic_network") as critic:
-            if eager():
+            if keys.value not in critic.out_keys and eager():
                 self._check_critic(critic)
             value = require(
                 run(critic, td), keys.value, "name the critic's output with set_keys(value=)"
@@ -109,8 +109,6 @@ class CriticLossModule(PolicyLossModule):
 
     def _check_critic(self, critic: Any) -> None:
         """Refuse a critic whose output is elsewhere: the stored value would stand in for it."""
-        if self.tensor_keys.value in critic.out_keys:
-            return
         path = as_path(self.tensor_keys.value)
         written = [as_path(key) for key in critic.out_keys]
         if not any(key[: len(path)] == path for key in written):
