@@ -96,11 +96,15 @@ def _whole(views: list[Tensor]) -> list[Tensor]:
     parts: dict[int, list[Tensor]] = {}
     sizes: dict[int, int] = {}
     for x in views:
-        whole = id(x if x._base is None else x._base)
+        base = x._base
+        # a view as another kind of number: nan of one need not be nan of the other
+        alone = base is None or base.dtype is not x.dtype
+        whole = id(x if alone else base)
         parts.setdefault(whole, []).append(x)
         sizes[whole] = sizes.get(whole, 0) + x.numel()
-    out: list[Tensor] = []
+    out: list[Any] = []
     for key, found in parts.items():
         base = found[0]._base
-        out += found if base is None or base.numel() > 2 * sizes[key] else [base]
+        covered = base is not None and key == id(base) and base.numel() <= 2 * sizes[key]
+        out += [base] if covered else found
     return out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,17 +12,21 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import nn
+from torchrl.modules import recurrent_mode
 
 from tdheads import (
     CategoricalHead,
     ClipPPOLoss,
     CompositeHead,
+    MaskedCategorical,
     MultiCategoricalHead,
     NormalHead,
     TanhNormalHead,
     make_actor,
 )
 from tdheads.checks import any_nan
+from tdheads.distributions.draw import score_draw
+from tdheads.heads.normal import BoxNormalHead
 from tdheads.looks import Looks, look
 from tests.syncs import CountSyncs
 
@@ -195,3 +201,109 @@ def test_a_hybrid_is_looked_at_once(name: str) -> None:
         head(td) if name == "acting" else loss(td)
     # on the CPU: elsewhere a loss asks whether the stored choices are some, once for each leaf
     assert counted.found == {"_local_scalar_dense": 1}
+
+
+def test_views_of_a_complex_tensor_are_looked_at_as_they_are() -> None:
+    pair = torch.view_as_real(torch.randn(B, 2, dtype=torch.complex64))
+    td = TensorDict({"force_loc": pair[..., 0], "force_scale": pair[..., 1]}, [B])
+    assert NormalHead("force", shape=(2,))(td)["force"].isfinite().all()
+    pair[2, 0, 1] = NAN
+    with pytest.raises(ValueError, match="'force_scale': nan in row 2"):
+        NormalHead("force", shape=(2,))(td)
+
+
+@pytest.mark.parametrize("scale", [-1.0, 0.0])
+def test_a_scale_of_an_entry_that_is_fixed_is_looked_at(scale: float) -> None:
+    """Which the log-prob does not depend on."""
+    low, high = torch.tensor([-1.0, 0.5]), torch.tensor([1.0, 0.5])
+    head = TanhNormalHead("a", low, high, (2,), scale_mapping="none", scale_lb=0.0)
+    scales = torch.tensor([1.0, scale]).repeat(B, 1)
+    with pytest.raises(ValueError, match="expected positive numbers"):
+        head(TensorDict({"a_loc": torch.zeros(B, 2), "a_scale": scales}, [B]))
+
+
+def loss_around(inner: Callable[[], Any]) -> Any:
+    """The loss of an actor whose network calls ``inner``."""
+
+    def network(_: Any) -> torch.Tensor:
+        inner()
+        return torch.zeros(B, 3)
+
+    backbone = TensorDictModule(network, ["observation"], ["kind_logits"])
+    actor = ProbabilisticTensorDictSequential(backbone, CategoricalHead("kind", n=3))
+    entries = {"observation": torch.zeros(B, 1), "kind": torch.zeros(B, dtype=torch.int64)}
+    td = TensorDict({**entries, "kind_log_prob": torch.zeros(B)}, [B])
+    td["advantage"] = torch.ones(B, 1)
+    return ClipPPOLoss(actor)(td)["loss_objective"]
+
+
+def test_what_a_network_looks_at_is_its_own_affair() -> None:
+    empty = torch.zeros(2, 3, dtype=torch.bool)
+    with pytest.raises(ValueError, match="no legal choice"):
+        loss_around(lambda: MaskedCategorical(torch.zeros(2, 3), empty))
+
+    def caught() -> None:
+        with contextlib.suppress(ValueError):
+            MaskedCategorical(torch.full((2, 3), NAN))
+
+    assert loss_around(caught).isfinite()
+
+
+def test_a_parameter_is_blamed_before_the_action_that_comes_of_it() -> None:
+    head = BoxNormalHead("a", -1.0, 1.0, (2,))
+    loc, scale = torch.zeros(B, 2), torch.zeros(B, 2)
+    network = TensorDictModule(lambda _: (loc, scale), ["observation"], ["a_loc", "a_scale"])
+    actor = ProbabilisticTensorDictSequential(network, head)
+    td = actor(TensorDict({"observation": torch.zeros(B, 1), "advantage": torch.ones(B, 1)}, [B]))
+    # the row does not count: an action takes the place of what it holds
+    td["collector", "mask"] = torch.arange(B).unsqueeze(-1) != 1
+    loc[1, 0] = NAN
+    for run in (lambda: actor(td.clone()), lambda: ClipPPOLoss(actor)(td)):
+        with pytest.raises(ValueError, match="'a_loc': nan in row 1"):
+            run()
+
+
+def test_overrides_are_called() -> None:
+    """Where a shorter way does the same as what they override."""
+    called = []
+
+    class OwnHead(CompositeHead):
+        def get_dist(self, tensordict: Any) -> Any:
+            called.append("get_dist")
+            return super().get_dist(tensordict)
+
+    class OwnForward:
+        def forward(self, tensordict: Any) -> Any:
+            called.append(recurrent_mode())
+            return super().forward(tensordict)
+
+    class OwnLoss(OwnForward, ClipPPOLoss):
+        def loss_critic(self, tensordict: Any, valid: Any = None) -> Any:
+            called.append("loss_critic")
+            return super().loss_critic(tensordict, valid)
+
+    head = OwnHead(CategoricalHead("kind", n=3), NormalHead("force", shape=(2,)))
+    td = head(batch())
+    assert called == ["get_dist"]
+    td["advantage"] = td["value_target"] = torch.ones(B, 1)
+    td["observation"] = torch.zeros(B, 2)
+    value = TensorDictModule(nn.Linear(2, 1), ["observation"], ["state_value"])
+    OwnLoss(head, value)(td)
+    assert called == ["get_dist", True, "get_dist", "loss_critic"]
+
+
+def test_a_log_prob_that_wraps_another_is_the_one_that_is_written() -> None:
+    class Doubled(MaskedCategorical):
+        @functools.wraps(MaskedCategorical.log_prob)
+        def log_prob(self, value: Any) -> Any:
+            return 2 * super().log_prob(value)
+
+    dist = Doubled(torch.zeros(B, 3))
+    assert torch.equal(score_draw(dist, dist.mode), dist.log_prob(dist.mode))
+
+
+def test_a_module_that_was_put_into_a_projection_runs() -> None:
+    layer = CategoricalHead("a", n=3).projection(4)
+    layer.module.insert(0, nn.Tanh())
+    found = layer(TensorDict({"hidden": torch.ones(2, 4)}, [2]))["a_logits"]
+    assert torch.equal(found, layer.module[1](torch.ones(2, 4).tanh()))

@@ -57,7 +57,7 @@ def looks_first(log_prob: F) -> F:
         >>> score_draw(Certain(), torch.ones(2))
         tensor([0., 0.])
     """
-    log_prob.looks_first = True  # type: ignore[attr-defined]
+    log_prob.looks_first = log_prob  # type: ignore[attr-defined]
     return log_prob
 
 
@@ -69,9 +69,11 @@ def score_draw(dist: Distribution, action: Tensor) -> Tensor:
         >>> score_draw(torch.distributions.Normal(torch.zeros(1), 1.0), torch.zeros(1))
         tensor([-0.9189])
     """
-    # the mark goes with the log_prob that counts: a subclass may override that one alone
-    unmarked = not getattr(type(dist).log_prob, "looks_first", False)
-    return dist.log_prob(action) if unmarked else dist._score(action)  # type: ignore[attr-defined]
+    # the mark is that of the log_prob that counts: a subclass may override, or wrap, that one alone
+    log_prob: Any = type(dist).log_prob
+    score: Any = dist
+    marked = getattr(log_prob, "looks_first", None) is log_prob
+    return score._score(action) if marked else score.log_prob(action)
 
 
 _RULES = {

@@ -170,21 +170,19 @@ class MaskedCategorical(Movable, Distribution):
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         """Draw choices, ``[*sample_shape, *B]`` int64, by the Gumbel-max rule."""
-        logits = self.logits.detach() if self.logits.requires_grad else self.logits
-        return (logits - self._noise(torch.Size(sample_shape))).argmax(-1)
+        scores = self.gumbel_scores(torch.Size(sample_shape))
+        return scores.detach().argmax(-1) if scores.requires_grad else scores.argmax(-1)
 
     def gumbel_scores(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
         """Log-probabilities plus Gumbel noise, whose largest entry is a sample; ``[*S, *B, n]``."""
-        return self.logits - self._noise(sample_shape)
-
-    def _noise(self, sample_shape: torch.Size) -> Tensor:
         wide = self.logits
         if sample_shape:
             wide = wide.expand(sample_shape + wide.shape)
         # made from the logits, so that vmap knows that the noise is batched
         noise = torch.empty_like(wide, memory_format=torch.contiguous_format, requires_grad=False)
         # an exponential of 0 would give -inf + inf = nan, which argmax prefers
-        return noise.exponential_().clamp_min_(torch.finfo(noise.dtype).tiny).log_()
+        noise.exponential_().clamp_min_(torch.finfo(noise.dtype).tiny).log_()
+        return self.logits - noise
 
     @looks_first
     def log_prob(self, value: Tensor) -> Tensor:

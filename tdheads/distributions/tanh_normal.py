@@ -98,7 +98,7 @@ class TanhNormal(BoundedDistribution):
         if self.validates:
             check = functools.partial(_check_params, mean, spread, names)
             # the second one is nan for what is not positive, and 0 else
-            look(check, mean, implied=lambda: 0 * spread.detach().rsqrt())
+            look(check, mean, 0 * spread.detach().rsqrt())
         loc, scale = torch.broadcast_tensors(upcast(mean), upcast(spread))
         self.base_dist: Any = Gaussian(loc, scale, validate_args=False)
         self.bounds = bounds_of(low, high, bounds, loc, names)

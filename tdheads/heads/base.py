@@ -212,14 +212,17 @@ class Head(ProbabilisticTensorDictModule):
         if self.return_log_prob and not self.dependent and eager():
             with Looks() as looks:
                 acted = self._draw(tensordict, how)
-            log_probs = self._log_probs(acted, how)
+                log_probs = self._log_probs(acted, how)
             if looks.pending:
                 looks.settle(add(log_probs))
         else:
             acted = self._draw(tensordict, how)
             log_probs = self._log_probs(acted, how) if self.return_log_prob else []
-        scored = zip(self._log_prob_keys, log_probs, strict=False)
-        write(out, [*acted.actions.items(), *scored, *acted.params.items()])
+        entries = list(acted.actions.items())
+        if log_probs:
+            scored = zip(self._log_prob_keys, log_probs, strict=True)
+            entries = [entry for pair in zip(entries, scored, strict=True) for entry in pair]
+        write(out, [*entries, *acted.params.items()])
         return out
 
     def _draw(self, td: TensorDictBase, how: InteractionType | None) -> Acted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from tensordict.nn import (
     TensorDictSequential,
 )
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from tdheads.checks import require, show
 from tdheads.distributions import ActionDistribution, DependentDistribution
@@ -251,16 +252,21 @@ class CompositeHead(Head):
             actions = {key: require(td, key, "give the action to score") for key in self._out_keys}
             return Acted(self.get_dist(td), actions)
         if not self.dependent:
-            dists, actions = {}, {}
-            for leaf in self.leaves:
-                dists[leaf.action_key] = leaf.get_dist(td)
-            common_rows(dists)
+            dists, actions = self._independent(td), {}
             for leaf in self.leaves:
                 actions[leaf.action_key] = leaf.write(draw(dists[leaf.action_key], how))
             return Acted(dists, actions)
         params: dict[NestedKey, Tensor] = {}
         taken = self._dependent(td, None, params).drawn(lambda leaf: draw(leaf, how))
         return Acted(taken, taken.prefix or {}, params)
+
+    def _independent(self, td: TensorDictBase) -> Mapping[NestedKey, Distribution]:
+        """Return the leaves of ``get_dist``, without the joint distribution around them."""
+        if type(self).get_dist is not CompositeHead.get_dist:
+            return self.get_dist(td).dists
+        dists = {leaf.action_key: leaf.get_dist(td) for leaf in self.leaves}
+        common_rows(dists)
+        return dists
 
     def _stored(self, td: TensorDictBase) -> TensorDictBase:
         return td

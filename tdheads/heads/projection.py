@@ -82,8 +82,10 @@ class Projection(nn.Sequential):
         if features.shape[-1] != self.width:
             todo = f"give the width of the features: num_features={features.shape[-1]}"
             raise shape_error(self.in_key, f"[..., {self.width}]", features, todo)
-        linear, split = self._modules.values()  # nn.Sequential takes long to say what it holds
-        return split(linear(features))
+        found: Any = features
+        for module in self._modules.values():  # nn.Sequential takes long to say what it holds
+            found = module(found)
+        return found
 
 
 def make_split(leaves: Sequence[HasParams], in_key: NestedKey) -> TensorDictModule:

@@ -18,7 +18,8 @@ class WrappedOnce(type(LossModule)):  # type: ignore[misc]  # the class of Torch
 
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> None:
         super().__init__(name, bases, namespace)
-        if "forward" not in namespace:
+        owner = next(base for base in cls.__mro__[1:] if "forward" in vars(base))
+        if "forward" not in namespace and isinstance(owner, type(LossModule)):
             del cls.forward
 
 

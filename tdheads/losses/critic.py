@@ -38,9 +38,12 @@ class CriticLossModule(PolicyLossModule):
         return rows if valid is None else torch.where(valid, rows, 0)
 
     def _write_critic(self, out: Figures, td: TensorDictBase, valid: Valid | None) -> None:
-        # the copy that the actor wrote into is the loss's own
-        batch = td.detach() if self.separate_losses else td
-        loss, clipped, explained = self._loss_critic(batch, valid)
+        if type(self).loss_critic is CriticLossModule.loss_critic:
+            # the copy that the actor wrote into is the loss's own
+            batch = td.detach() if self.separate_losses else td
+            loss, clipped, explained = self._loss_critic(batch, valid)
+        else:
+            loss, clipped, explained = self.loss_critic(td, valid)
         if not isinstance(loss, Tensor):  # of a critic that writes several values
             loss = sum_leaves(loss)
             clipped, explained = (

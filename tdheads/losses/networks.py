@@ -109,7 +109,7 @@ class NetworkLossModule(KeyedLossModule):
                 return None
             # with functional=True the loss holds the shared parameters as detached ones
             params = self._without_shared(network)
-        params = self._modules[name + "_params"] if params is None else params
+        params = getattr(self, name + "_params") if params is None else params
         return None if _holds(network, params) else swapped_in(params, network)
 
     def _without_shared(self, critic: nn.Module) -> TensorDict:

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from tensordict import TensorDictBase
+from tensordict.nn import ProbabilisticTensorDictSequential
 from torch import Tensor
+from torch.distributions import Distribution
 
 from tdheads.checks import eager, require_float, require_tensor, rows_where, shape_error, show
 from tdheads.distributions import ActionDistribution, DependentDistribution
 from tdheads.distributions.draw import deterministic
 from tdheads.entries import read
+from tdheads.heads.base import Head
 from tdheads.keys import KL, NestedKey, suffixed
 from tdheads.looks import Looks
 from tdheads.losses.adapter import ForeignLeaf, as_action_distribution
@@ -146,12 +149,28 @@ def _score(
                 f"{show(key)}: expected a stored action, got one that requires grad; collect under"
                 " torch.no_grad(), or detach() the batch"
             )
-    with loss.using("actor_network", params) as actor, looks or contextlib.nullcontext():
-        dist = actor.get_dist(td)
-    if looks is not None and isinstance(dist, DependentDistribution):
+    with loss.using("actor_network", params) as actor:
+        dist = _build(actor, td, looks)
+    if isinstance(dist, DependentDistribution) and looks is not None:
         looks.take()  # what is wrong with an irrelevant leaf is not seen in the joint log-prob
+        looks = None
     dist = as_action_distribution(dist, leaves, rows)
-    return dist, {key: score_leaf(dist, key, td, valid) for key in dist.dists}
+    # what is wrong with a parameter is said before what is wrong with an action
+    with looks or contextlib.nullcontext():
+        return dist, {key: score_leaf(dist, key, td, valid) for key in dist.dists}
+
+
+def _build(actor: Any, td: TensorDictBase, looks: Looks | None) -> Distribution:
+    """Return ``actor.get_dist(td)``; what its networks look at themselves is not gathered."""
+    usual = getattr(type(actor), "get_dist", None) is ProbabilisticTensorDictSequential.get_dist
+    if looks is None or not (usual or isinstance(actor, Head)):
+        return actor.get_dist(td)
+    if isinstance(actor, Head):
+        with looks:
+            return actor.get_dist(td)
+    found = actor.get_dist_params(td)
+    with looks:
+        return actor.build_dist_from_params(found)
 
 
 def score_leaf(
