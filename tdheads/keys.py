@@ -54,9 +54,7 @@ def suffixed(key: NestedKey, suffix: str) -> NestedKey:
         >>> suffixed(("agents", "action"), "_log_prob")
         ('agents', 'action_log_prob')
     """
-    if isinstance(key, str):
-        return key + suffix
-    key = as_key(key)
+    key = key if isinstance(key, str) else as_key(key)
     if isinstance(key, str):
         return key + suffix
     return (*key[:-1], key[-1] + suffix)
@@ -69,9 +67,7 @@ def as_path(key: NestedKey) -> tuple[str, ...]:
         >>> ("leaf_kl_approx", *as_path("action"))
         ('leaf_kl_approx', 'action')
     """
-    if isinstance(key, str):
-        return (key,)
-    key = as_key(key)
+    key = key if isinstance(key, str) else as_key(key)
     return (key,) if isinstance(key, str) else key
 
 

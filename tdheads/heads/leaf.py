@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from tensordict.nn import InteractionType, TensorDictModuleBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -15,7 +15,6 @@ from torch.distributions import Distribution
 from tdheads.arguments import check_class, check_flag
 from tdheads.checks import require, require_tensor, shape_error, show
 from tdheads.distributions.draw import draw
-from tdheads.entries import read
 from tdheads.heads.base import Acted, Head
 from tdheads.heads.embedding import FlatLinear
 from tdheads.heads.parents import Dependence, check_distinct, check_parameters
@@ -129,18 +128,14 @@ class LeafHead(Head):
     def read_mask(self, td: TensorDictBase) -> Tensor:
         """Read the mask; a missing one is an error."""
         assert self.mask_key is not None
-        mask = read(td, self.mask_key) if type(td) is TensorDict else None
         todo = "the head was built with a mask and never falls back to none: provide it"
-        return mask if type(mask) is Tensor else require_tensor(td, self.mask_key, todo)
+        return require_tensor(td, self.mask_key, todo)
 
     def read_param(self, td: TensorDictBase, name: str) -> Tensor:
         """Read a parameter and check its shape."""
         key, shape = self.param_keys[name], self.param_shapes[name]
-        # what is there is read at once: a head asks for a few entries at every step
-        value = read(td, key) if type(td) is TensorDict else None
-        if type(value) is not Tensor:
-            todo = "append head.projection(...) to the network, or name the key"
-            value = require_tensor(td, key, todo)
+        todo = "append head.projection(...) to the network, or name the key"
+        value = require_tensor(td, key, todo)
         if value.shape[value.ndim - len(shape) :] != shape:
             todo = f"the network has to write the {name} of {self.action_key!r}"
             raise shape_error(key, f"[..., {str(list(shape))[1:-1]}]", value, todo)

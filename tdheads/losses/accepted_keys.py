@@ -83,7 +83,7 @@ class KeyedLossModule(LossModule, metaclass=WrappedOnce):
                     f"{name}: expected at least one key, each once, got {key}; name the leaves of"
                     " the actor"
                 )
-            canonical[name] = keys if isinstance(key, list) else (*keys, None)[0]
+            canonical[name] = keys if isinstance(key, list) else keys[0] if keys else None
         defaults = self.default_keys()
         for name, key in canonical.items():
             setattr(self.tensor_keys, name, getattr(defaults, name) if key is None else key)
